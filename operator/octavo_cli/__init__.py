@@ -1,0 +1,1 @@
+"""`octavo <command>`: a table of commands, each imported only when it is typed."""

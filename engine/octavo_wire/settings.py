@@ -231,7 +231,7 @@ def render_args(settings: Mapping[str, Any]) -> list[str]:
 def _check(settings: EngineSettings) -> None:
     if settings.max_num_batched_tokens < settings.max_num_seqs:
         raise SettingError(
-            f"--max-num-batched-tokens {settings.max_num_batched_tokens} is less than --max-num-seqs "
-            f"{settings.max_num_seqs}: each running sequence needs a token a step; raise the first "
+            f"--max-num-batched-tokens {settings.max_num_batched_tokens} is less than "
+            f"--max-num-seqs {settings.max_num_seqs}: each running sequence needs a token a step; raise the first "
             "or lower the second"
         )

@@ -18,15 +18,15 @@ COMMANDS = {
     "up": Command(
         "octavo_local.__main__:main",
         "local",
-        "a Kubernetes API and a node on this machine; apply manifests to it",
+        "a one-node Kubernetes on this machine; apply manifests to it",
     ),
     "serve": Command(
         "octavo_engine.__main__:serve",
         "engine",
-        "serve a model over the OpenAI API, without Kubernetes",
+        "serve a model over the OpenAI API, no Kubernetes needed",
     ),
     "generate": Command(
-        "octavo_engine.__main__:generate", "engine", "complete one prompt and print the answer"
+        "octavo_engine.__main__:generate", "engine", "answer one prompt in this terminal"
     ),
     "operator": Command(
         "octavo_operator.__main__:main", "operator", "run the operator against the current cluster"

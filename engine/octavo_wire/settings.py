@@ -232,6 +232,6 @@ def _check(settings: EngineSettings) -> None:
     if settings.max_num_batched_tokens < settings.max_num_seqs:
         raise SettingError(
             f"--max-num-batched-tokens {settings.max_num_batched_tokens} is less than "
-            f"--max-num-seqs {settings.max_num_seqs}: each running sequence needs a token a step; raise the first "
-            "or lower the second"
+            f"--max-num-seqs {settings.max_num_seqs}: each running sequence needs a token a step; "
+            "raise the first or lower the second"
         )

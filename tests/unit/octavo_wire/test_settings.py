@@ -39,7 +39,7 @@ def test_an_empty_variable_is_an_unset_one() -> None:
 @pytest.mark.parametrize(
     ("argv", "env", "says"),
     [
-        ([], {}, "model"),
+        ([], {}, "MODEL"),
         (["m", "--port", "70000"], {}, "--port: '70000'"),
         (["m", "--max-num-seqs", "0"], {}, "--max-num-seqs: '0'"),
         (["m", "--gpu-memory-utilization", "1.5"], {}, "--gpu-memory-utilization: '1.5'"),
@@ -75,7 +75,7 @@ rendered = st.fixed_dictionaries(
     {"model": st.just("package://m/f.gguf")},
     optional={
         "port": st.integers(0, 65535),
-        "served_model_name": st.text("abc/-.", min_size=1),
+        "served_model_name": st.from_regex(r"[a-z0-9][a-z0-9/.:-]{0,20}", fullmatch=True),
         "dtype": st.sampled_from(["auto", "bfloat16"]),
         "max_model_len": st.integers(1, 10**6),
         "max_num_seqs": st.integers(1, 2048),

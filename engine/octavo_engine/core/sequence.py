@@ -1,0 +1,91 @@
+"""A request on its way through the scheduler: what is known of it and how far it is computed.
+
+token_ids            prompt, then every generated token that the host has seen
+num_placeholders     tokens that steps under way will bring; 0 between steps at depth 0
+num_tokens           both together: where the sequence will stand when those steps are done
+num_computed_tokens  of these, how many the steps handed out so far compute
+
+|<------------ token_ids ------------>|<- placeholders ->|
+|<- num_computed_tokens ->|<-- to be scheduled --------->|
+"""
+
+from enum import Enum, auto
+
+from octavo_engine.core.block_hash import BlockKey
+from octavo_engine.core.request import FinishReason, RequestRecord, RequestSpec
+
+
+class SequenceState(Enum):
+    WAITING = auto()  # in the queue: new, or preempted
+    RUNNING = auto()  # has a seat and blocks
+    DRAINING = auto()  # gave both back; its last tokens are still on their way from the device
+    FINISHED = auto()
+
+
+class Sequence:
+    """Mutable; only the scheduler and the KV cache manager write to it."""
+
+    __slots__ = (
+        "block_ids",
+        "block_keys",
+        "first_scheduled_s",
+        "first_token_s",
+        "last_token_s",
+        "max_total_tokens",
+        "num_cached_tokens",
+        "num_committed_blocks",
+        "num_computed_tokens",
+        "num_placeholders",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "num_tokens",
+        "order",
+        "request_id",
+        "sampling",
+        "spec",
+        "state",
+        "token_ids",
+    )
+
+    def __init__(self, spec: RequestSpec, *, number: int, max_total_tokens: int) -> None:
+        self.spec = spec
+        self.request_id = spec.request_id
+        self.sampling = spec.sampling
+        self.token_ids = list(spec.prompt_token_ids)
+        self.num_prompt_tokens = len(self.token_ids)
+        self.max_total_tokens = max_total_tokens  # prompt and output; reaching it ends the request
+        self.order = (spec.priority, spec.arrival_s, number)  # lower is served first
+        self.state = SequenceState.WAITING
+        self.num_tokens = len(self.token_ids)
+        self.num_computed_tokens = 0
+        self.num_placeholders = 0
+        self.block_ids: list[int] = []
+        self.block_keys: list[BlockKey] = []  # of the full blocks of token_ids, as far as needed
+        self.num_committed_blocks = 0
+        self.num_cached_tokens = 0
+        self.num_preemptions = 0
+        self.first_scheduled_s: float | None = None
+        self.first_token_s: float | None = None
+        self.last_token_s: float | None = None
+
+    @property
+    def num_generated_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    def make_record(
+        self, reason: FinishReason, now: float, error: str | None = None
+    ) -> RequestRecord:
+        return RequestRecord(
+            request_id=self.spec.request_id,
+            finish_reason=reason,
+            error=error,
+            num_prompt_tokens=self.num_prompt_tokens,
+            num_generated_tokens=self.num_generated_tokens,
+            num_cached_tokens=self.num_cached_tokens,
+            num_preemptions=self.num_preemptions,
+            arrival_s=self.spec.arrival_s,
+            first_scheduled_s=self.first_scheduled_s,
+            first_token_s=self.first_token_s,
+            last_token_s=self.last_token_s,
+            finished_s=now,
+        )

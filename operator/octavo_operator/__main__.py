@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_S: Final = 3.0
 REMIND_EVERY: Final = 20
+KOPF_EXIT_S: Final = 10.0
 
 
 def main(argv: Sequence[str]) -> int:
@@ -59,9 +60,7 @@ def main(argv: Sequence[str]) -> int:
 
 async def _run(settings: OperatorSettings) -> int:
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    _stop_on_signals(stop)
     async with await Cluster.connect() as cluster:
         logger.info("octavo operator %s on %s", settings.engine_version, cluster.host)
         try:
@@ -105,46 +104,63 @@ async def _operate(
 ) -> int:
     queue = WorkQueue(asyncio.get_running_loop().time)
     images = ImageSource(registry=settings.image_registry, version=settings.engine_version)
-    running: set[asyncio.Task[Any]] = {asyncio.create_task(lease.hold(), name="lease")}
-    running.add(asyncio.create_task(Reconciler(cluster, queue, images).run(), name="workers"))
+    ours = [
+        asyncio.create_task(lease.hold(), name="lease"),
+        asyncio.create_task(Reconciler(cluster, queue, images).run(), name="workers"),
+    ]
     for kind in WATCHED_CHILDREN:
         for namespace in settings.namespaces or (None,):
             watching = watch_children(cluster, queue, kind, namespace)
-            running.add(asyncio.create_task(watching, name=f"watch {kind}s in {namespace}"))
-    running.add(
-        asyncio.create_task(
-            kopf.operator(
-                registry=make_registry(queue),
-                settings=make_kopf_settings(),
-                standalone=True,
-                clusterwide=not settings.namespaces,
-                namespaces=settings.namespaces,
-                stop_flag=stop,
-            ),
-            name="kopf",
-        )
+            ours.append(asyncio.create_task(watching, name=f"watch of {kind}s"))
+    stop_kopf, kopf_ready = asyncio.Event(), asyncio.Event()
+    kopf_task = asyncio.create_task(
+        kopf.operator(
+            registry=make_registry(queue),
+            settings=make_kopf_settings(),
+            standalone=True,
+            clusterwide=not settings.namespaces,
+            namespaces=settings.namespaces,
+            stop_flag=stop_kopf,
+            ready_flag=kopf_ready,
+        ),
+        name="kopf",
     )
-    ended, others = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+    signals = asyncio.create_task(_take_signals_back(kopf_ready, stop), name="signals")
+    told = asyncio.create_task(stop.wait(), name="stop")
+    ended, _ = await asyncio.wait({*ours, kopf_task, told}, return_when=asyncio.FIRST_COMPLETED)
     # Our writers go first: without the Lease nothing may be written any more.
-    for task in others:
+    for task in (*ours, signals, told):
         task.cancel()
-    await asyncio.wait(others, timeout=10)
+    await asyncio.wait({*ours, signals, told})
+    stop_kopf.set()
+    await asyncio.wait({kopf_task}, timeout=KOPF_EXIT_S)
     return _report_end(ended)
 
 
+async def _take_signals_back(kopf_ready: asyncio.Event, stop: asyncio.Event) -> None:
+    """Handle signals ourselves: kopf, told first, would cancel tasks that are not its own."""
+    await kopf_ready.wait()
+    _stop_on_signals(stop)
+
+
+def _stop_on_signals(stop: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+
+
 def _report_end(ended: set[asyncio.Task[Any]]) -> int:
-    """Say which task ended the process; kopf alone may do so in peace, on a signal."""
+    """Say what ended the process; 0 when it was told to stop, 1 when a part of it gave up."""
     status = 0
     for task in ended:
-        error = task.exception()
-        if error is None and task.get_name() == "kopf":
-            logger.info("stopped")
-        elif isinstance(error, LeaseLost):
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, LeaseLost):
             logger.error("stopped acting: %s", error)
             status = 1
-        else:
+        elif task.get_name() not in ("stop", "kopf") or error is not None:
             logger.error("%s ended", task.get_name(), exc_info=error)
             status = 1
+    logger.info("stopped")
     return status
 
 

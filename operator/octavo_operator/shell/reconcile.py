@@ -43,7 +43,7 @@ class Reconciler:
         async with asyncio.TaskGroup() as workers:
             for _ in range(NUM_WORKERS):
                 workers.create_task(self._work())
-        raise AssertionError("workers never end")
+        raise AssertionError("workers never end by themselves")
 
     async def _work(self) -> NoReturn:
         while True:

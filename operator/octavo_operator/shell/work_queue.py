@@ -1,6 +1,7 @@
 """Keys to look at: each is handed to one worker at a time, and never lost meanwhile."""
 
 import asyncio
+import contextlib
 import heapq
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -56,10 +57,9 @@ class WorkQueue:
                 self._handed_out[key] = self._clock()
                 return key
             self._changed.clear()
-            try:
-                await asyncio.wait_for(self._changed.wait(), wait_s)
-            except TimeoutError:
-                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._changed.wait()
 
     def done(self, key: Key) -> None:
         """The worker has finished; what was added meanwhile becomes available."""

@@ -1,0 +1,56 @@
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from octavo_operator.api.spec import parse_service
+from octavo_operator.core.drift import has_drifted
+from octavo_operator.core.render.deployment import ImageSource, make_deployment
+from support.inference import make_object
+
+SPEC: dict[str, Any] = {"resources": {"limits": {"memory": "1024Mi"}}}
+
+
+def make(**spec: Any) -> dict[str, Any]:
+    images = ImageSource(registry="", version="1")
+    return make_deployment(parse_service(make_object(**(SPEC | spec))), images)
+
+
+def container(deployment: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = deployment["spec"]["template"]["spec"]["containers"][0]
+    return found
+
+
+def stored() -> dict[str, Any]:
+    """As an API server stores it: with defaults, and its own way of writing quantities."""
+    live = deepcopy(make())
+    live["metadata"]["uid"] = "u"
+    live["spec"]["template"]["spec"]["dnsPolicy"] = "ClusterFirst"
+    container(live)["resources"]["limits"]["memory"] = "1Gi"
+    container(live)["livenessProbe"]["successThreshold"] = 1
+    del live["spec"]["template"]["spec"]["volumes"][0]["emptyDir"]
+    return live
+
+
+def test_defaults_and_rewritten_quantities_are_no_drift() -> None:
+    assert not has_drifted(make(), stored())
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("image", "other:1"), ("args", ["serve"]), ("env", []), ("resources", {})],
+)
+def test_a_changed_field_is_drift(key: str, value: Any) -> None:
+    live = stored()
+    container(live)[key] = value
+    assert has_drifted(make(), live)
+
+
+def test_a_field_that_is_wanted_no_more_is_drift() -> None:
+    live = stored()
+    live["metadata"]["annotations"] = {"serving.octavo.dev/manifest-hash": "of another manifest"}
+    assert has_drifted(make(), live)
+
+
+def test_another_spec_is_drift() -> None:
+    assert has_drifted(make(replicas=2), stored())

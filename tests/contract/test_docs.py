@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 from octavo_engine.serving import protocol
+from octavo_local.up import parse_options
 from octavo_operator.api.status import ConditionType
 from octavo_wire import metrics
 from octavo_wire.failures import Reason
@@ -145,3 +146,12 @@ def test_files_that_are_named_exist(path: Path) -> None:
     pattern = r"\b((?:charts|crds|docker|docs|engine|examples|operator|tests)/[\w./*-]+\.\w+)"
     for name in re.findall(pattern, path.read_text()):
         assert list(REPOSITORY.glob(name)), name
+
+
+def test_every_option_of_local_mode_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_options(["--help"])
+    options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", capsys.readouterr().out)) - {"--help"}
+    assert "--node" in options
+    for option in options:
+        assert f"`{option}" in page("local-mode"), option

@@ -1,5 +1,7 @@
 """The images' recipes: what can be told without a container engine."""
 
+import ast
+import importlib.metadata
 import re
 import subprocess
 import sys
@@ -173,3 +175,35 @@ def test_no_registry_and_no_secret_is_written_down(image: str) -> None:
     assert "http" not in text.replace("https://", "")
     assert "https://" not in text
     assert not re.search(r"(?i)password|token|secret", text)
+
+
+def third_party_imports(package: Path) -> dict[str, str]:
+    """Top-level module -> a file of the package that imports it, anywhere in it."""
+    found: dict[str, str] = {}
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module or ""]
+            for name in names:
+                top = name.partition(".")[0]
+                if top not in sys.stdlib_module_names and not top.startswith("octavo_"):
+                    found[top] = str(path.relative_to(REPOSITORY))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("image", "packages"),
+    [
+        ("operator", ["operator/octavo_operator", "operator/octavo_cli"]),
+        ("engine-cpu", ["engine/octavo_engine", "engine/octavo_fetch"]),
+        ("engine-cuda", ["engine/octavo_engine", "engine/octavo_fetch"]),
+    ],
+)
+def test_everything_that_an_image_imports_is_in_it(image: str, packages: list[str]) -> None:
+    pinned = pins(image).keys()
+    shippers = importlib.metadata.packages_distributions()
+    for package in packages:
+        for module, path in third_party_imports(REPOSITORY / package).items():
+            distributions = {canonicalize_name(name) for name in shippers.get(module, [])}
+            assert distributions & pinned, f"{path} imports {module}"

@@ -4,12 +4,13 @@
         kubectl.run("apply", "-f", "-", stdin=manifest)
         kubectl.json("get", "pods")
 
-Import the fixtures where they are used (a session-scoped `api`, and a `kubectl` in a namespace of the test's own):
+Import the fixtures where they are used (a session-scoped `api`, and a `kubectl` in a namespace of
+the test's own):
 
     from support.api import RunningApi, Kubectl, api, kubectl  # noqa: F401
 
-`running_api()` is the plain context manager for a test that wants a server of its own. The server runs in a thread with
-its own event loop; `api.call(function)` runs a function of the Store there.
+`running_api()` is the plain context manager for a test that wants a server of its own. The server
+runs in a thread with its own event loop; `api.call(function)` runs a function of the Store there.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What happens to an object on its way into the store: structure, defaults, identity, validation."""
+"""What happens to an object on its way into the store: structure, defaults, validation."""
 
 import copy
 import string
@@ -11,7 +11,15 @@ from .cel import check_rules
 from .checking import MAX_CAUSES, check, type_fault
 from .errors import Cause, bad_request, conflict, invalid
 from .kinds import Kind
-from .resources import NODES, SECRETS, Object
+from .resources import (
+    LEASES,
+    LIMIT_RANGES,
+    NAMESPACES,
+    NODES,
+    RESOURCE_QUOTAS,
+    SECRETS,
+    Object,
+)
 from .structure import fill_defaults, pruned, unknown_fields, without_nulls
 from .validation import check_builtin, check_change, check_metadata
 
@@ -28,6 +36,7 @@ _SYSTEM_METADATA = (
     "deletionGracePeriodSeconds",
     "selfLink",
 )
+_SPEC_OPTIONAL = (NAMESPACES, NODES, LEASES, RESOURCE_QUOTAS, LIMIT_RANGES)
 # Groups whose objects count the changes of their spec; elsewhere only pods do.
 _GROUPS_WITH_GENERATION = {
     "apps",
@@ -194,10 +203,10 @@ def _refuse_schema_faults(kind: Kind, obj: Object) -> None:
     """Built-in objects are checked before defaults are filled in, which need a sound structure."""
     if not kind.resource.custom:
         _refuse(kind, obj, list(islice(check(obj, kind.schema), MAX_CAUSES)))
-        if "spec" in kind.schema.get("properties", {}) and "spec" not in obj:
-            if kind.resource.plural not in ("namespaces", "nodes"):
-                missing = Cause(field="spec", reason="FieldValueRequired", message="Required value")
-                _refuse(kind, obj, [missing])
+        needs_spec = "spec" in kind.schema["properties"] and kind.resource not in _SPEC_OPTIONAL
+        if needs_spec and "spec" not in obj:
+            missing = Cause(field="spec", reason="FieldValueRequired", message="Required value")
+            _refuse(kind, obj, [missing])
 
 
 def _refuse_faults(kind: Kind, old: Object | None, new: Object) -> None:

@@ -15,12 +15,13 @@ class InvalidRule(ValueError):
 
 @functools.lru_cache(maxsize=512)
 def _program(rule: str) -> Any:
-    import celpy  # a second of import time that a server without such rules need not spend
+    import celpy  # takes a while to import, which a server without such rules need not
+    from celpy.celparser import CELParseError
 
     environment = celpy.Environment()
     try:
         return environment.program(environment.compile(rule))
-    except celpy.CELParseError as error:
+    except CELParseError as error:
         raise InvalidRule(f"compilation failed: {error.args[0]}: {rule}") from error
 
 
@@ -30,11 +31,11 @@ def check_rule(rule: str) -> None:
 
 
 def _evaluate(rule: str, value: Any, old: Any) -> Any:
-    import celpy
+    from celpy.adapter import json_to_cel
 
-    names = {"self": celpy.json_to_cel(value)}
+    names = {"self": json_to_cel(value)}
     if old is not None:
-        names["oldSelf"] = celpy.json_to_cel(old)
+        names["oldSelf"] = json_to_cel(old)
     return _program(rule).evaluate(names)
 
 
@@ -69,7 +70,7 @@ def _same_entry(old: Any, entry: Any, schema: Schema, keys: list[str]) -> Any:
 
 
 def _check_rule(rule: dict[str, Any], value: Any, old: Any, path: str) -> Iterator[Cause]:
-    import celpy
+    from celpy.evaluation import CELEvalError
 
     field = f"{path}{rule['fieldPath']}" if "fieldPath" in rule else path
     try:
@@ -78,6 +79,6 @@ def _check_rule(rule: dict[str, Any], value: Any, old: Any, path: str) -> Iterat
         message = rule.get("message") or f"failed rule: {rule['rule']}"
         if "messageExpression" in rule:
             message = str(_evaluate(rule["messageExpression"], value, old))
-    except celpy.CELEvalError as error:
+    except CELEvalError as error:
         message = f"rule {rule['rule']!r} cannot be evaluated: {error.args[0]}"
     yield Cause(field=field.lstrip("."), message=f"Invalid value: {shown(value)}: {message}")

@@ -1,7 +1,8 @@
 """How objects go: grace periods, finalizers, and what goes with them.
 
-Invariant: an object whose `deletionTimestamp` is set is removed as soon as nothing holds it: no finalizer, no grace
-period of a pod on a node, no content of a namespace, no instance of a definition.
+Invariant: an object whose `deletionTimestamp` is set is removed as soon as nothing holds it: no
+finalizer, no grace period of a pod on a node, no content of a namespace, no instance of a
+definition.
 """
 
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Refusals of the API server, in the words and the shape (`Status`) that Kubernetes clients understand.
+"""Refusals of the API server, in the words and the shape (`Status`) that clients understand.
 
 ApiError
 ├── bad_request, unauthorized, forbidden, not_found, no_such_path, method_not_allowed
@@ -107,13 +107,21 @@ def conflict(resource: Resource, name: str, why: str) -> ApiError:
 
 def apply_conflict(causes: Sequence[Cause]) -> ApiError:
     """`causes` hold one field each, and whom it belongs to."""
-    fields = "\n".join(f"- {cause.field}" for cause in causes)
-    count = f"{len(causes)} conflict{'s' if len(causes) > 1 else ''}"
-    owners = ", ".join(dict.fromkeys(cause.message for cause in causes))
+    if len(causes) == 1:
+        text = f"1 conflict: {causes[0].message}: {causes[0].field}"
+    else:
+        by_owner: dict[str, list[str]] = {}
+        for cause in causes:
+            by_owner.setdefault(cause.message, []).append(f"- {cause.field}")
+        groups = [
+            owner.replace("conflict with", "conflicts with", 1) + ":\n" + "\n".join(fields)
+            for owner, fields in by_owner.items()
+        ]
+        text = f"{len(causes)} conflicts: " + "\n".join(groups)
     return ApiError(
         409,
         "Conflict",
-        f"Apply failed with {count}: {owners}:\n{fields}",
+        f"Apply failed with {text}",
         {
             "causes": [
                 {"reason": "FieldManagerConflict", "message": cause.message, "field": cause.field}

@@ -1,4 +1,4 @@
-"""The two faces of events: `v1`, which is stored, and `events.k8s.io/v1`, which newer clients write."""
+"""The two faces of events: `v1`, which is stored, and `events.k8s.io/v1` of newer clients."""
 
 from .resources import EVENTS, EVENTS_K8S_IO, Object
 

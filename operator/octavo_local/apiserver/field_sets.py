@@ -1,7 +1,8 @@
 """Which fields an object has, as sets of paths and in the `FieldsV1` form of `managedFields`.
 
-A path is a tuple of steps: `f:name` a field, `k:{…}` the list entry with that key, `v:…` a member of a set. A path of a
-list entry in the set means that the entry itself is owned, besides the fields inside it.
+A path is a tuple of steps: `f:name` a field, `k:{…}` the list entry with that key, `v:…` a member
+of a set. A path of a list entry in the set means that the entry itself is owned, besides the fields
+inside it.
 """
 
 import json

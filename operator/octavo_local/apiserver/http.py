@@ -8,9 +8,10 @@ import hmac
 import ipaddress
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
 from . import discovery, openapi
 from .errors import ApiError, misdirected, no_such_path, too_large, unauthorized
@@ -24,8 +25,6 @@ logger = logging.getLogger(__name__)
 MAX_BODY_BYTES = 3 * 1024 * 1024
 _OPEN_PATHS = ("/healthz", "/livez", "/readyz", "/version")
 _LOCAL_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def make_app(verbs: Verbs, token: str) -> web.Application:
@@ -135,14 +134,12 @@ def is_local_host(header: str) -> bool:
         return host.lower() in _LOCAL_NAMES
 
 
-def _make_token_check(
-    token: str,
-) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+def _make_token_check(token: str) -> Middleware:
     expected = f"Bearer {token}".encode()
 
     @web.middleware
     async def check_token(request: web.Request, handler: Handler) -> web.StreamResponse:
-        given = request.headers.get("Authorization", "").encode()
+        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
         if request.path not in _OPEN_PATHS and not hmac.compare_digest(given, expected):
             raise unauthorized()
         if any(name.lower().startswith("impersonate-") for name in request.headers):

@@ -1,4 +1,4 @@
-"""The JSONPath of printer columns and of `/scale`: fields, indexes and one equality filter a step."""
+"""The JSONPath of printer columns and of `/scale`: fields, indexes and equality filters."""
 
 import functools
 import re

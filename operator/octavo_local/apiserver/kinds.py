@@ -10,7 +10,7 @@ from .storage import Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalePaths:
-    """JSONPaths by which `/scale` reads and writes; `selector` is None if there is none to report."""
+    """JSONPaths by which `/scale` reads and writes; `selector` is None if there is none."""
 
     spec_replicas: str
     status_replicas: str

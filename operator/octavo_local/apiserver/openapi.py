@@ -1,4 +1,4 @@
-"""OpenAPI v3, one document for each group and version: for `kubectl explain`, `apply` and `diff`."""
+"""OpenAPI v3, a document for each group and version: for `kubectl explain`, `apply`, `diff`."""
 
 import functools
 import hashlib
@@ -82,9 +82,8 @@ def _add_definition(name: str, schemas: dict[str, Schema]) -> None:
 
 @functools.cache
 def _published_definition(name: str) -> Schema:
-    schema = _published(definitions()[name])
-    # kubectl looks kinds up by this list; an `items`' own identity would only mislead it.
-    return schema
+    published: Schema = _published(definitions()[name])
+    return published
 
 
 def _published(node: Any) -> Any:
@@ -125,7 +124,7 @@ _PARAMETERS = [
 
 
 def _paths(kind: Kind, schema_name: str) -> dict[str, Object]:
-    """One path is enough for what clients look up here: the kind's schema and the patch's parameters."""
+    """The paths that clients look up: for the kind's schema and for the patch's parameters."""
     resource = kind.resource
     content = {"application/json": {"schema": {"$ref": f"{_REF_AFTER}{schema_name}"}}}
 

@@ -1,4 +1,4 @@
-"""The three kinds of PATCH: JSON patch, merge patch and, for built-in kinds, strategic merge patch."""
+"""The three kinds of PATCH: JSON patch, merge patch and strategic merge patch (built-in kinds)."""
 
 import copy
 from typing import Any
@@ -57,7 +57,7 @@ def strategic_patch(target: Any, patch: Any, schema: Schema) -> Any:
         if key.startswith(_DELETE_PRIMITIVES):
             name = key.removeprefix(_DELETE_PRIMITIVES)
             merged[name] = [entry for entry in merged.get(name, []) if entry not in value]
-        elif key.startswith(_ORDER) or key == _RETAIN or key == _DIRECTIVE:
+        elif key.startswith(_ORDER) or key in (_RETAIN, _DIRECTIVE):
             continue
         elif value is None:
             merged.pop(key, None)

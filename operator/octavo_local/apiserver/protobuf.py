@@ -1,7 +1,7 @@
-"""Protobuf bodies of the few kinds that Go clients send so: helm's storage, `kubectl create`, options of deletes.
+"""Protobuf bodies of the few kinds that Go clients send so: helm's storage, `kubectl create`.
 
-Field numbers are those of Kubernetes' generated.proto files, which never change. Everything else is refused with the
-advice to send JSON; answers are always JSON, which every client understands.
+Field numbers are those of Kubernetes' generated.proto files, which never change. Everything else is
+refused with the advice to send JSON; answers are always JSON, which every client understands.
 """
 
 import base64

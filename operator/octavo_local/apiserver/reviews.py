@@ -1,6 +1,7 @@
 """Questions about the caller. Local mode has one user who may do everything, and says so.
 
-RBAC is not enforced here: whoever holds the token of this server can start processes on this machine as its user anyway.
+RBAC is not enforced here: whoever holds the token of this server can start processes on this
+machine as its user anyway.
 """
 
 from .resources import (

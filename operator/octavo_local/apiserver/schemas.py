@@ -1,7 +1,8 @@
 """Schemas of built-in kinds, and the few things that every walk over a schema needs.
 
-The schemas are those of the package kubernetes-validate (made from Kubernetes' own OpenAPI). They are read once and
-brought into the form that custom resource definitions use: one `type`, and `nullable` apart.
+The schemas are those of the package kubernetes-validate (made from Kubernetes' own OpenAPI). They
+are read once and brought into the form that custom resource definitions use: one `type`, and
+`nullable` apart.
 """
 
 import functools
@@ -90,7 +91,7 @@ def builtin_schema(resource: Resource) -> Schema:
 
 
 def resolve(schema: Schema) -> Schema:
-    """Follows references; what stands beside a reference (list and map types) wins over the target's."""
+    """Follows references; what stands beside a reference (list and map types) wins."""
     while (ref := schema.get("$ref")) is not None:
         beside = {key: value for key, value in schema.items() if key != "$ref"}
         schema = {**definitions()[ref.removeprefix(_REF_PREFIX)], **beside}
@@ -133,7 +134,7 @@ def keeps_unknown(schema: Schema) -> bool:
 
 
 def list_key(schema: Schema, keys: list[str], entry: Any) -> dict[str, Any]:
-    """The key of one entry, with the schema's default for a key that is left out (ports: protocol TCP)."""
+    """The key of one entry; a field that is left out has its default (ports: protocol TCP)."""
     properties = item(schema).get("properties", {})
     found: dict[str, Any] = {}
     for key in keys:

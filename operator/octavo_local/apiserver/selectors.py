@@ -78,7 +78,7 @@ def selector_text(selector: Object) -> str:
 
 
 def parse_field_selector(text: str) -> Predicate:
-    """A test of an object by the values at plain paths (`metadata.name=x,status.phase!=Running`)."""
+    """A test of an object by values at plain paths (`metadata.name=x,status.phase!=Running`)."""
     tests: list[tuple[list[str], str, bool]] = []
     for term in filter(None, (part.strip() for part in text.split(","))):
         match = _EQUALITY_TERM.fullmatch(term)

@@ -65,7 +65,7 @@ async def running_server(
     log_source: LogSource | None = None,
     clock: Clock = wall_clock,
 ) -> AsyncIterator[ApiServer]:
-    """Serves `store` until the block is left; watches and logs end with it. Port 0 takes a free one."""
+    """Serves `store` until the block is left, and every watch with it. Port 0 takes a free one."""
     if not ipaddress.ip_address(host).is_loopback:
         raise NotLoopback(f"{host} is no loopback address; choose one such as 127.0.0.1")
     token = secrets.token_urlsafe(32)

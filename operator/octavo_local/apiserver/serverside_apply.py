@@ -1,6 +1,7 @@
-"""Server-side apply: merge what a manager wants, drop what it no longer wants, refuse to take from others.
+"""Server-side apply: merge what a manager wants, drop what it wants no more, rob nobody.
 
-The method is that of Kubernetes' structured merge: ownership of fields decides, not a remembered manifest.
+The method is that of Kubernetes' structured merge: ownership of fields decides, not a remembered
+manifest.
 """
 
 import copy
@@ -24,7 +25,7 @@ from .schemas import (
 
 
 def merged(live: Any, wanted: Any, schema: Schema) -> Any:
-    """`wanted` laid over `live`: maps field by field, keyed lists entry by entry, the rest whole."""
+    """`wanted` laid over `live`: maps by field, keyed lists by entry, everything else whole."""
     schema = resolve(schema)
     if isinstance(live, dict) and isinstance(wanted, dict) and not is_atomic_map(schema):
         result = dict(live)

@@ -1,4 +1,4 @@
-"""Cluster addresses of Services: loopback ones, so that the node can listen on them without any privilege."""
+"""Cluster addresses of Services: loopback ones, on which the node can listen unprivileged."""
 
 import ipaddress
 from collections.abc import Container

@@ -1,6 +1,7 @@
 """Objects by table and name, one version counter, and the history that watches replay.
 
-Invariant: a stored object is never changed, it is replaced; so readers may hold it as long as they like.
+Invariant: a stored object is never changed, it is replaced; so readers may hold it as long as they
+like.
 """
 
 import asyncio

@@ -1,14 +1,15 @@
-"""The API as Python calls: what controllers and the node in this process use, and what HTTP is made of.
+"""The API as Python calls: what controllers and the node use, and what HTTP is made of.
 
     store.get(PODS, "default", "engine-0")                     a deep copy, or a 404
     store.list(PODS, "default", label_selector="app=x")        deep copies
     store.create(PODS, "default", {...})
     store.update(PODS, "default", "engine-0", obj)             409 if obj's resourceVersion is old
-    store.update_status(PODS, "default", "engine-0", change)   change: object -> object; retries conflicts
+    store.update_status(PODS, "default", "engine-0", change)   change: object -> object; retries
     store.delete(PODS, "default", "engine-0", grace_period_s=0)
-    store.watch(PODS)                                          async iterator of (type, resource, object)
+    store.watch(PODS)                                          yields (type, resource, object)
 
-Everything happens in one event loop and nothing here waits, so a call is atomic. Errors are `ApiError`s.
+Everything happens in one event loop and nothing here waits, so a call is atomic. Errors are
+`ApiError`s.
 """
 
 import copy
@@ -135,7 +136,7 @@ class Store:
         name: str,
         change: Callable[[Object], Object],
     ) -> Object:
-        """Writes the status of `change(object)`; `change` is asked again if another write came between."""
+        """Writes the status of `change(object)`; asks again if another write came between."""
         while True:
             try:
                 changed = change(self.get(resource, namespace, name))
@@ -155,7 +156,7 @@ class Store:
         uid: str | None = None,
         dry_run: bool = False,
     ) -> Object:
-        """The object as it was last; it may live on, with a deletionTimestamp, until nothing holds it."""
+        """The object as it was last; it may live on, marked, until nothing holds it."""
         obj = self.peek(resource, namespace, name)
         if uid is not None and uid != obj["metadata"]["uid"]:
             raise conflict(
@@ -258,7 +259,7 @@ class Store:
         if self.exists(resource, namespace, name):
             raise already_exists(resource, name)
         wanted = obj
-        obj = admit_new(kind, obj, now=self._now(), uid=str(uuid.UUID(int=self._random_uid())))
+        obj = admit_new(kind, obj, now=self._now(), uid=self._new_uid())
         if resource is SERVICES:
             taken = {one["spec"].get("clusterIP") for one in self.storage.scan(resource.table)}
             assign_cluster_ip(obj, taken)
@@ -276,8 +277,8 @@ class Store:
         self._deleter.collect_if_orphaned(kind, stored)
         return copy.deepcopy(stored)
 
-    def _random_uid(self) -> int:
-        return uuid.UUID(int=self._rng.getrandbits(128), version=4).int
+    def _new_uid(self) -> str:
+        return str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
 
     def _place(self, resource: Resource, namespace: str | None, metadata: Object) -> None:
         """Settles name and namespace of a new object, in place."""
@@ -329,9 +330,9 @@ class Store:
             status = crds.established(stored, self._now())
             if stored.get("status") != status:
                 self.storage.put(kind.resource.table, {**stored, "status": status})
-        if kind.resource is NAMESPACES and not self.exists(SERVICE_ACCOUNTS, name, "default"):
-            if stored["status"]["phase"] == "Active":
-                self.create(SERVICE_ACCOUNTS, name, {"metadata": {"name": "default"}})
+        active = kind.resource is NAMESPACES and stored["status"]["phase"] == "Active"
+        if active and not self.exists(SERVICE_ACCOUNTS, name, "default"):
+            self.create(SERVICE_ACCOUNTS, name, {"metadata": {"name": "default"}})
 
 
 def _without_managers(obj: Object) -> Object:

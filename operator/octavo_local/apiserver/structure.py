@@ -1,4 +1,4 @@
-"""What a schema does to an object before anybody judges it: drop unknown fields, fill in defaults."""
+"""What a schema does to an object before it is judged: drop unknown fields, fill defaults."""
 
 import copy
 from collections.abc import Iterator
@@ -60,16 +60,15 @@ def pruned(value: Any, schema: Schema) -> Any:
 def fill_defaults(value: Any, schema: Schema) -> None:
     """Adds the schema's defaults to an object of a custom resource, in place.
 
-    A null is replaced by the default if the field is not nullable, and dropped if there is none to be had.
+    A null is replaced by the default if the field is not nullable, and dropped if there is none to
+    be had.
     """
     schema = resolve(schema)
     if isinstance(value, dict):
         for key, raw in schema.get("properties", {}).items():
             known = resolve(raw)
-            if key in value and value[key] is None and not known.get("nullable"):
-                if "default" in known:
-                    del value[key]
-            if key not in value and "default" in known:
+            is_null = key in value and value[key] is None and not known.get("nullable")
+            if "default" in known and (is_null or key not in value):
                 value[key] = copy.deepcopy(known["default"])
         for key, entry in value.items():
             known_child = child(schema, key)

@@ -1,6 +1,7 @@
 """A certificate authority and a server certificate that live as long as the process.
 
-Clients of Kubernetes send their token over TLS only, so a local API needs a certificate that its kubeconfig vouches for.
+Clients of Kubernetes send their token over TLS only, so a local API needs a certificate that its
+kubeconfig vouches for.
 """
 
 import ipaddress
@@ -109,7 +110,7 @@ def _context(key: ec.EllipticCurvePrivateKey, chain_pem: bytes) -> ssl.SSLContex
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    # The ssl module reads files only; this one is ours alone (mkstemp makes it 0600) and goes at once.
+    # The ssl module reads files only; this one is ours alone (0600) and goes at once.
     descriptor, path = tempfile.mkstemp(prefix="octavo-tls-")
     try:
         with os.fdopen(descriptor, "wb") as file:

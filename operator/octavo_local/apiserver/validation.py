@@ -1,4 +1,4 @@
-"""Faults of built-in objects that a schema cannot see, and faults of names and labels of every object."""
+"""Faults of built-in objects that a schema cannot see, and of names and labels of every object."""
 
 import re
 from collections.abc import Callable, Iterator

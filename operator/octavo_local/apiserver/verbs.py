@@ -1,4 +1,4 @@
-"""The verbs of the API over HTTP: each reads its parameters, calls the store, and shows the result."""
+"""The verbs over HTTP: each reads its parameters, calls the store, and shows the result."""
 
 import asyncio
 import copy
@@ -34,7 +34,7 @@ _STREAMS = ("exec", "attach", "portforward")
 
 
 class Verbs:
-    """Answers requests for objects; what is no object (discovery, OpenAPI) is answered elsewhere."""
+    """Answers requests for objects; discovery and OpenAPI are answered elsewhere."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self.store = store

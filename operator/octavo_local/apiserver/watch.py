@@ -68,7 +68,7 @@ class Lines:
 
 
 def concerned(change: Change, fits: Predicate) -> str | None:
-    """The event by which a client that sees only what fits learns of a change; None if it does not."""
+    """The event by which a client that sees what fits learns of a change, if it does."""
     before = change.before is not None and fits(change.before)
     after = change.type != DELETED and fits(change.obj)
     if after:

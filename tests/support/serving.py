@@ -18,7 +18,8 @@ from octavo_wire.settings import EngineSettings
 END_OF_TEXT, IM_START, IM_END = 256, 257, 258
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>' "
-    "+ '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+    "+ '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 RAW_PROMPT_END = "<|im_start|>assistant\n"  # also ends raw prompts that a script should answer
 MODEL = "tiny"
@@ -116,7 +117,10 @@ def make_fake_engine(
             )
         ),
         runner=FakeRunner(
-            num_blocks, block_size, vocab_size=len(spec.tokens), **runner_options  # type: ignore[arg-type]
+            num_blocks,
+            block_size,
+            vocab_size=len(spec.tokens),
+            **runner_options,  # type: ignore[arg-type]
         ),
         description=ModelDescription(
             name=MODEL,

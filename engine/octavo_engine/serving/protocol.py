@@ -203,18 +203,17 @@ def _asks_for_nothing(key: str, value: Any) -> bool:
 
 def _named(error: pydantic.ValidationError) -> InvalidRequest:
     """OpenAI's shape names one field, so the first one; the message tells a few more."""
-    problems = error.errors(include_url=False, include_input=False, include_context=False)
-    params = []
-    texts = []
-    for problem in problems:
+    problems = [
         # Locations of unions carry the names of types; a path is fields and positions only.
-        path = [part for part in problem["loc"] if _is_field(part)]
-        param = ".".join(map(str, path)) or None
-        params.append(param)
-        text = f"{param}: {problem['msg']}" if param else problem["msg"]
-        if text not in texts:
-            texts.append(text)
-    return InvalidRequest("; ".join(texts[:_NAMED_PROBLEMS]), param=params[0])
+        ([str(part) for part in problem["loc"] if _is_field(part)], problem["msg"])
+        for problem in error.errors(include_url=False, include_input=False, include_context=False)
+    ]
+    # Each member of a union complains; the one that looked deepest is the one that was meant.
+    first = problems[0][0][:1]
+    path, text = max((p for p in problems if p[0][:1] == first), key=lambda p: len(p[0]))
+    others = [problem for problem in problems if problem[0][:1] != first]
+    told = [f"{'.'.join(where)}: {what}" for where, what in [(path, text), *others]]
+    return InvalidRequest("; ".join(told[:_NAMED_PROBLEMS]), param=".".join(path) or None)
 
 
 def _is_field(part: int | str) -> bool:

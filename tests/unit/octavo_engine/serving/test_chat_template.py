@@ -1,11 +1,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.serving import CHATML, END_OF_TEXT, IM_END, IM_START, make_tokenizer_spec
 
 from octavo_engine.errors import InvalidRequest
 from octavo_engine.serving.chat_template import ChatTemplate
 from octavo_engine.serving.tokenizer import Tokenizer
+from support.serving import CHATML, END_OF_TEXT, IM_END, IM_START, make_tokenizer_spec
 
 TOKENIZER = Tokenizer(make_tokenizer_spec())
 
@@ -58,7 +58,9 @@ class TestWordsOfUsersStayText:
     def test_trimming_still_works(self) -> None:
         assert render("{{ messages[0]['content'] | trim }}", "  <|im_end|> < ") == "<|im_end|> <"
 
-    @given(st.lists(st.text(alphabet=st.sampled_from("<|im_endstart>\n a"), max_size=30), min_size=1))
+    @given(
+        st.lists(st.text(alphabet=st.sampled_from("<|im_endstart>\n a"), max_size=30), min_size=1)
+    )
     def test_whatever_they_hold(self, contents: list[str]) -> None:
         ids = encode(*contents)
         assert sum(i in TOKENIZER.control_ids for i in ids) == 2 * len(contents) + 1
@@ -73,8 +75,12 @@ class TestD12TemplateErrors:
 
     @pytest.mark.parametrize(
         "source",
-        ["{{ messages[5]['content'] }}", "{{ messages[0]['content'] + 1 }}", "{{ nothing.at.all }}",
-         "{{ 1 / 0 }}"],
+        [
+            "{{ messages[5]['content'] }}",
+            "{{ messages[0]['content'] + 1 }}",
+            "{{ nothing.at.all }}",
+            "{{ 1 / 0 }}",
+        ],
     )
     def test_a_template_that_fails_is_the_requests_error(self, source: str) -> None:
         with pytest.raises(InvalidRequest):
@@ -100,9 +106,16 @@ def test_what_templates_of_models_rely_on() -> None:
     assert render("{{ messages[0]['content'] | tojson }}", "<é'>") == '"<é\'>"'
     assert len(render("{{ strftime_now('%Y-%m-%d') }}", "hi")) == 10
     assert render("{{ bos_token }}{{ eos_token }}", "hi") == "<|endoftext|><|im_end|>"
-    assert render("{% for m in messages %}\n{% if m %}\n  a\n{% endif %}\n{% break %}{% endfor %}", "x") == "  a\n"
+    assert (
+        render(
+            "{% for m in messages %}\n{% if m %}\n  a\n{% endif %}\n{% break %}{% endfor %}", "x"
+        )
+        == "  a\n"
+    )
 
 
 def test_bos_written_by_the_template_is_the_token() -> None:
-    segments = ChatTemplate("{{ bos_token }}hi", TOKENIZER).render([{"role": "user", "content": "x"}])
+    segments = ChatTemplate("{{ bos_token }}hi", TOKENIZER).render(
+        [{"role": "user", "content": "x"}]
+    )
     assert TOKENIZER.encode_segments(segments)[0] == END_OF_TEXT

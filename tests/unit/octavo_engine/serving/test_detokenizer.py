@@ -1,10 +1,12 @@
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.serving import IM_END, as_tokens, make_tokenizer_spec
 
 from octavo_engine.serving.detokenizer import Detokenizer, StopMatcher
 from octavo_engine.serving.tokenizer import Tokenizer
+from support.serving import IM_END, as_tokens, make_tokenizer_spec
 
 TOKENIZER = Tokenizer(make_tokenizer_spec())
 
@@ -79,7 +81,13 @@ class TestC1StopInPieces:
 class TestC2HoldBackOnlyWhatMayBeAStop:
     def test_ordinary_text_is_never_delayed(self) -> None:
         matcher = StopMatcher(["zzzzzzzzzzzzzzzz"])
-        assert push_all(matcher, ["some ", "text ", "z", "zz", "a"]) == ["some ", "text ", "", "", "zzza"]
+        assert push_all(matcher, ["some ", "text ", "z", "zz", "a"]) == [
+            "some ",
+            "text ",
+            "",
+            "",
+            "zzza",
+        ]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +118,7 @@ def test_pieces_make_no_difference(text: str, stops: list[str], cuts: list[int])
     whole, pieced = StopMatcher(stops), StopMatcher(stops)
     expected = whole.push(text) + whole.flush()
     bounds = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
-    shown = "".join(pieced.push(text[a:b]) for a, b in zip(bounds, bounds[1:], strict=False))
+    shown = "".join(pieced.push(text[a:b]) for a, b in itertools.pairwise(bounds))
     assert shown + pieced.flush() == expected
     assert pieced.matched == whole.matched
     ends = [text.find(stop) + len(stop) for stop in stops if stop in text]

@@ -1,9 +1,8 @@
-from support.serving import IM_END, as_tokens, make_tokenizer_spec
-
 from octavo_engine.core.messages import SamplingParams
 from octavo_engine.core.request import FinishReason, RequestRecord, SequenceUpdate
 from octavo_engine.serving.text import TextAssembler, TextDelta
 from octavo_engine.serving.tokenizer import Tokenizer
+from support.serving import IM_END, as_tokens, make_tokenizer_spec
 
 TOKENIZER = Tokenizer(make_tokenizer_spec())
 
@@ -19,9 +18,7 @@ def make_update(tokens: list[int], reason: FinishReason | None = None) -> Sequen
         num_generated_tokens=len(tokens), num_cached_tokens=0, num_preemptions=0, arrival_s=0.0,
         first_scheduled_s=0.0, first_token_s=0.0, last_token_s=0.0, finished_s=0.0,
     )  # fmt: skip
-    return SequenceUpdate(
-        request_id="r", new_token_ids=tokens, num_cached_tokens=3, record=record
-    )
+    return SequenceUpdate(request_id="r", new_token_ids=tokens, num_cached_tokens=3, record=record)
 
 
 def feed(assembler: TextAssembler, text: str) -> list[TextDelta]:

@@ -3,13 +3,13 @@ import dataclasses
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.serving import END_OF_TEXT, IM_END, IM_START, make_tokenizer_spec
 from tokenizers import Regex, pre_tokenizers
 
 from octavo_engine.errors import CannotStart
 from octavo_engine.serving.pretokenizers import PRE_TOKENIZERS
 from octavo_engine.serving.tokenizer import Segment, Tokenizer
 from octavo_wire.failures import Reason
+from support.serving import END_OF_TEXT, IM_END, IM_START, make_tokenizer_spec
 
 TOKENIZER = Tokenizer(make_tokenizer_spec())
 HE = 259
@@ -30,7 +30,10 @@ def test_control_tokens_in_markup_are_tokens() -> None:
 
 
 def test_segments_keep_markup_and_text_apart() -> None:
-    segments = [Segment(text="<|im_start|>", markup=True), Segment(text="<|im_start|>", markup=False)]
+    segments = [
+        Segment(text="<|im_start|>", markup=True),
+        Segment(text="<|im_start|>", markup=False),
+    ]
     ids = TOKENIZER.encode_segments(segments)
     assert ids[0] == IM_START
     assert IM_START not in ids[1:]

@@ -1,0 +1,152 @@
+import json
+from typing import Any
+
+import pytest
+
+from octavo_engine.errors import InvalidRequest
+from octavo_engine.serving.protocol import (
+    ChatRequest,
+    CompletionRequest,
+    parse_request,
+)
+
+HI = [{"role": "user", "content": "hi"}]
+
+
+def parse_chat(**fields: Any) -> ChatRequest:
+    return parse_request(ChatRequest, json.dumps({"model": "m", "messages": HI, **fields}).encode())
+
+
+def parse_completion(**fields: Any) -> CompletionRequest:
+    body = json.dumps({"model": "m", "prompt": "hi", **fields}).encode()
+    return parse_request(CompletionRequest, body)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"n": 2}, "n"),
+        ({"logprobs": True}, "logprobs"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"logit_bias": {"999999999": 5}}, "logit_bias"),  # D6
+        ({"logit_bias": {"1": 500}}, "logit_bias"),
+        ({"store": True}, "store"),
+        ({"echo": True}, "echo"),
+        ({"guided_json": {}}, "guided_json"),
+        ({"temprature": 1}, "temprature"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": 2.1}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"temperature": float("inf")}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"top_k": -2}, "top_k"),
+        ({"min_p": 1.5}, "min_p"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"presence_penalty": 3}, "presence_penalty"),
+        ({"frequency_penalty": -3}, "frequency_penalty"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"seed": 2**70}, "seed"),
+        ({"stop": ""}, "stop"),
+        ({"stop": ["a", ""]}, "stop.1"),
+        ({"stop": ["a"] * 17}, "stop"),
+        ({"stop_token_ids": ["a"]}, "stop_token_ids.0"),
+        ({"stream": "yes"}, "stream"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"stream": True, "stream_options": {"include": True}}, "stream_options.include"),
+        ({"cache_salt": ""}, "cache_salt"),
+        ({"priority": "high"}, "priority"),
+        ({"model": 5}, "model"),
+    ],
+)
+def test_a_wrong_field_is_named(fields: dict[str, Any], param: str) -> None:
+    for parse in (parse_chat, parse_completion):
+        with pytest.raises(InvalidRequest) as caught:
+            parse(**fields)
+        assert caught.value.param == param
+        assert param.split(".")[0] in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("messages", "param"),
+    [
+        ([], "messages"),
+        ("hi", "messages"),
+        ([{"role": "user"}], "messages.0.content"),
+        ([{"content": "hi"}], "messages.0.role"),
+        ([{"role": "user", "content": None}], "messages.0.content"),
+        ([{"role": "user", "content": "hi", "tool_calls": []}], "messages.0.tool_calls"),
+    ],
+)
+def test_a_wrong_message_is_named(messages: Any, param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse_chat(messages=messages)
+    assert caught.value.param == param
+
+
+def test_an_image_is_refused() -> None:
+    part = {"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}}
+    with pytest.raises(InvalidRequest, match="type"):
+        parse_chat(messages=[{"role": "user", "content": [part]}])
+
+
+def test_fields_that_ask_for_nothing_are_taken() -> None:
+    request = parse_chat(
+        n=1, logprobs=False, tools=[], tool_choice="auto", response_format={"type": "text"},
+        logit_bias={}, stop=None, stream=None, temperature=None, user="u", metadata={"a": "b"},
+    )  # fmt: skip
+    assert request.stream is False
+    assert request.stops == []
+
+
+def test_true_does_not_pass_for_one() -> None:
+    with pytest.raises(InvalidRequest):
+        parse_chat(n=True)
+
+
+def test_parts_of_text_are_one_text() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    request = parse_chat(messages=[{"role": "user", "content": parts}])
+    assert request.messages[0].for_template() == {"role": "user", "content": "ab"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b"null", b"{", b'{"a":' + b"[" * 100_000, b'{"model": "\xff"}', b'"\\ud800"'],
+)
+def test_a_body_that_is_no_json_object_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidRequest, match="no JSON object"):
+        parse_request(ChatRequest, body)
+
+
+def test_half_a_surrogate_pair_is_refused() -> None:
+    with pytest.raises(InvalidRequest):
+        parse_request(CompletionRequest, b'{"model": "m", "prompt": "\\ud800"}')
+
+
+class TestPrompts:
+    @pytest.mark.parametrize(
+        ("prompt", "prompts"),
+        [("a", ["a"]), (["a", "b"], ["a", "b"]), ([1, 2], [[1, 2]]), ([[1], [2]], [[1], [2]])],
+    )
+    def test_four_forms(self, prompt: Any, prompts: Any) -> None:
+        assert parse_completion(prompt=prompt).prompts == prompts
+
+    @pytest.mark.parametrize("prompt", [True, {}, [1, "a"], [None], ["a", 1]])
+    def test_anything_else_is_refused(self, prompt: Any) -> None:
+        with pytest.raises(InvalidRequest, match="prompt"):
+            parse_completion(prompt=prompt)
+
+    @pytest.mark.parametrize("prompt", [[], ["a"] * 65])
+    def test_none_or_too_many_are_refused(self, prompt: Any) -> None:
+        with pytest.raises(InvalidRequest) as caught:
+            _ = parse_completion(prompt=prompt).prompts
+        assert caught.value.param == "prompt"

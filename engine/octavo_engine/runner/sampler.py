@@ -145,26 +145,33 @@ def _is_cut(params: SamplingParams, vocab_size: int) -> bool:
 
 def _keep_top(probs: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     """Zero all but the top_k most probable tokens, and of these all but the smallest set that
-    holds top_p of what is left; at least one token stays. Sums need not be 1."""
+    holds top_p of what is left; at least one token stays. Sums need not be 1.
+
+    Tokens that tie with the last one kept are kept as well: which of them an order would prefer
+    depends on how it was found, and with 16-bit logits ties are common.
+    """
     vocab_size = probs.shape[1]
     top_k = [p.top_k if 0 < p.top_k < vocab_size else vocab_size for p in params]
     widest = max((k for k in top_k if k < vocab_size), default=0)
     width = min(vocab_size, max(_NUCLEUS, widest))
-    ranks = torch.arange(width, device=probs.device)
     limits = torch.tensor(top_k, device=probs.device).unsqueeze(1)
     top_p = torch.tensor(
         [p.top_p for p in params], dtype=torch.float32, device=probs.device
     ).unsqueeze(1)
-    totals = probs.sum(-1, keepdim=True)
 
-    values, ids = probs.topk(width, dim=-1)
-    within = torch.where(ranks < limits, values, 0)
-    left = torch.where(limits < vocab_size, within.sum(-1, keepdim=True), totals)
-    reached = within.sum(-1, keepdim=True) >= top_p * left
-    if not bool((reached | (limits < vocab_size)).all()):
-        values, ids = probs.sort(dim=-1, descending=True, stable=True)
-        ranks = torch.arange(vocab_size, device=probs.device)
-        within = torch.where(ranks < limits, values, 0)
-    before = within.cumsum(-1) - within
-    kept = torch.where((before < top_p * left) | (top_p >= 1) | (ranks == 0), within, 0)
-    return torch.zeros_like(probs).scatter_(1, ids, kept)
+    def cut(largest: Tensor) -> tuple[Tensor, Tensor]:
+        """From the largest probabilities, in order: the least one to keep, and whether it is in."""
+        ranks = torch.arange(largest.shape[1], device=probs.device)
+        within = torch.where(ranks < limits, largest, 0)
+        sums = within.cumsum(-1)
+        left = torch.where(limits < vocab_size, sums[:, -1:], probs.sum(-1, keepdim=True))
+        kept = ranks < limits
+        kept &= (sums - within < top_p * left) | (top_p >= 1) | (ranks == 0)
+        found = (sums[:, -1:] >= top_p * left) | (limits < vocab_size)
+        return largest.gather(1, kept.sum(-1, keepdim=True) - 1), found
+
+    least, found = cut(probs.topk(width, dim=-1).values)
+    if not bool(found.all()):
+        complete, _ = cut(probs.sort(dim=-1, descending=True).values)
+        least = torch.where(found, least, complete)
+    return probs.masked_fill(probs < least, 0)

@@ -92,11 +92,15 @@ def _published(node: Any) -> Any:
         return [_published(one) for one in node]
     if not isinstance(node, dict):
         return node
-    if "$ref" in node:
+    if isinstance(node.get("$ref"), str):  # a property may have that name too
         beside = {k: _published(v) for k, v in node.items() if k not in ("$ref", "type")}
         target = node["$ref"].replace(_REF_BEFORE, _REF_AFTER)
         return {**beside, "allOf": [{"$ref": target}]}
-    published = {key: _published(value) for key, value in node.items() if key != "nullable"}
+    published = {
+        key: _published(value)
+        for key, value in node.items()
+        if not isinstance(value, bool) or key != "nullable"
+    }
     if published.get("x-kubernetes-int-or-string") and "type" not in published:
         published["oneOf"] = [{"type": "integer"}, {"type": "string"}]
     return published

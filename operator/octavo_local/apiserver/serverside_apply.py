@@ -9,7 +9,16 @@ import json
 from typing import Any
 
 from .errors import Cause, apply_conflict
-from .field_sets import FieldSet, Path, fields_of, find_entry, readable, remove_path, value_at
+from .field_sets import (
+    EMPTY,
+    FieldSet,
+    Path,
+    fields_of,
+    find_entry,
+    readable,
+    remove_path,
+    value_at,
+)
 from .managers import APPLY, Manager, Ownership, read_owners, write_owners
 from .resources import Object
 from .schemas import (
@@ -22,6 +31,8 @@ from .schemas import (
     list_keys,
     resolve,
 )
+
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def merged(live: Any, wanted: Any, schema: Schema) -> Any:
@@ -69,6 +80,7 @@ def apply(
     wanted_fields = fields_of(wanted, schema)
     result: Object = merged(copy.deepcopy(live), wanted, schema)
 
+    ceded = _ceded_to_kubectl(live, schema) if manager.name == "kubectl" else EMPTY
     taken = frozenset(
         path
         for path in wanted_fields
@@ -78,7 +90,7 @@ def apply(
         Cause(field=readable(path), message=_conflict_text(other))
         for other, ownership in owners.items()
         if not _same(other, manager)
-        for path in sorted(taken & ownership.fields)
+        for path in sorted((taken & ownership.fields) - ceded)
     ]
     if conflicts and not force:
         raise apply_conflict(conflicts)
@@ -87,7 +99,7 @@ def apply(
     for other, ownership in list(owners.items()):
         if _same(other, manager):
             del owners[other]
-        elif conflicts:
+        elif taken & ownership.fields:
             owners[other] = Ownership(fields=ownership.fields - taken, time=ownership.time)
     held = frozenset[Path]().union(*(ownership.fields for ownership in owners.values()))
     removed: list[Path] = []
@@ -101,6 +113,16 @@ def apply(
     owners[manager] = Ownership(fields=wanted_fields, time=time or now)
     write_owners(result["metadata"], owners)
     return result
+
+
+def _ceded_to_kubectl(live: Object, schema: Schema) -> FieldSet:
+    """What `kubectl apply` (client-side) wrote goes to `kubectl apply --server-side` unasked."""
+    annotations = live["metadata"].get("annotations") or {}
+    try:
+        applied = json.loads(annotations.get(_LAST_APPLIED, "{}"))
+    except ValueError:
+        return EMPTY  # the annotation is the user's to spoil
+    return fields_of(applied, schema) if isinstance(applied, dict) else EMPTY
 
 
 def _conflict_text(other: Manager) -> str:

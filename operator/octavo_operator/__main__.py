@@ -26,7 +26,7 @@ from octavo_operator.shell.reconcile import Reconciler
 from octavo_operator.shell.work_queue import WorkQueue
 from octavo_wire.names import API_GROUP, API_VERSION, KIND
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("octavo_operator")
 
 RETRY_S: Final = 3.0
 REMIND_EVERY: Final = 20

@@ -41,6 +41,8 @@ from octavo_wire.names import KIND, LABEL_MANAGED_BY, LABEL_SERVICE
 # Watches tell of changes; looking again guards against one that was missed.
 CHECK_STEADY_S: Final = 300.0
 CHECK_MOVING_S: Final = 30.0
+# An object of somebody else that is in the way is not watched.
+CHECK_REFUSED_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +118,7 @@ def _plan_refusal(
         delete=(),
         status=_make_status(observed, now, rollout, service, conditions),
         events=_make_events(observed, conditions, troubled=True),
-        check_after_s=CHECK_MOVING_S,
+        check_after_s=CHECK_REFUSED_S,
     )
 
 

@@ -82,9 +82,7 @@ class LeaderLease:
                     logger.info("%s holds lease %s/%s", holder, self._namespace, self._name)
                     return
                 if holder != told_of:
-                    logger.info(
-                        "waiting: %s holds lease %s/%s", holder, self._namespace, self._name
-                    )
+                    logger.info("waiting: %s holds the lease", holder or "somebody else")
                     told_of = holder
             await self._sleep(self._retry_s)
 

@@ -13,7 +13,7 @@ from octavo_local.apiserver.resources import PODS
 from octavo_local.cluster import next_within
 from octavo_local.node.addresses import AddressPool, NoAddressAvailable
 from octavo_local.node.environment import HOST_IP
-from octavo_local.node.logs import LogFile
+from octavo_local.node.logs import LogFile, strip_stamp
 from octavo_local.node.pods import NodeContext, PodWorker
 from octavo_local.objects import Object, format_time, is_deleting, name_of, namespace_of
 from octavo_local.quantities import format_quantity
@@ -132,22 +132,22 @@ class Kubelet:
         for worker in self._workers.values():
             worker.kill()
 
-    async def read_log(
+    async def open(
         self,
         namespace: str,
-        pod_name: str,
+        pod: str,
         container: str,
         *,
-        previous: bool = False,
-        tail: int | None = None,
-        since: float | None = None,
-        follow: bool = False,
+        follow: bool,
+        previous: bool,
+        tail_lines: int | None,
     ) -> AsyncIterator[bytes]:
-        """Stamped lines of a container's output; nothing for one that never ran."""
-        log = self.find_log(namespace, pod_name, container, previous=previous)
-        if log is not None:
-            async for line in log.follow(tail=tail, since=since, follow=follow):
-                yield line
+        """The API server's LogSource: a container's output; LookupError when it has none."""
+        log = self.find_log(namespace, pod, container, previous=previous)
+        if log is None:
+            raise LookupError(f"{namespace}/{pod}/{container}")
+        stamped = log.follow(tail=tail_lines, since=None, follow=follow)
+        return _without_stamps(stamped)
 
     def find_log(
         self, namespace: str, pod_name: str, container: str, *, previous: bool
@@ -212,6 +212,11 @@ class Kubelet:
         ending = asyncio.create_task(end(), name=f"end of pod {name_of(worker.pod)}")
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
+
+
+async def _without_stamps(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async for line in lines:
+        yield strip_stamp(line) + b"\n"
 
 
 def _report(task: asyncio.Task[None]) -> None:

@@ -197,11 +197,15 @@ class PodWorker:
             kubeconfig=self._context.kubeconfig if self._may_use_api() else None,
         )
         rewritten = {name: rewrite_paths(value, mounts) for name, value in given.items()}
-        working_directory = container.get("workingDir")
+        cwd = directory
+        if container.get("workingDir"):
+            cwd = Path(rewrite_paths(container["workingDir"], mounts))
+            if not cwd.is_dir():
+                raise ConfigError(f"workingDir {cwd} is no directory of this machine")
         return Launch(
             words=[rewrite_paths(word, mounts) for word in words],
             env=base | rewritten,
-            cwd=Path(rewrite_paths(working_directory, mounts)) if working_directory else directory,
+            cwd=cwd,
             termination_log=message_file,
         )
 

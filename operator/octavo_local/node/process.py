@@ -1,8 +1,10 @@
 """One process of a container: a session of its own, its output in a log, its end awaited."""
 
 import asyncio
+import contextlib
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -28,14 +30,17 @@ class ContainerProcess:
     """A started process and everything that it starts."""
 
     def __init__(
-        self, process: asyncio.subprocess.Process, log: LogFile, guardian: Guardian
+        self,
+        process: subprocess.Popen[bytes],
+        output: asyncio.StreamReader,
+        log: LogFile,
+        guardian: Guardian,
     ) -> None:
         self.ended = asyncio.Event()
         self._process = process
         self._log = log
         self._guardian = guardian
-        assert process.stdout is not None
-        self._copying = asyncio.create_task(log.copy_from(process.stdout, time.time))
+        self._copying = asyncio.create_task(log.copy_from(output, time.time))
 
     @classmethod
     async def start(
@@ -47,18 +52,12 @@ class ContainerProcess:
         log: LogFile,
         guardian: Guardian,
     ) -> Self:
-        process = await asyncio.create_subprocess_exec(
-            *launcher(),
-            *words,
-            env=dict(env),
-            cwd=cwd,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-        )
+        process = _spawn(words, env, cwd)
         guardian.watch(process.pid)
-        return cls(process, log, guardian)
+        output = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(output)
+        await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, process.stdout)
+        return cls(process, output, log, guardian)
 
     @property
     def pid(self) -> int:
@@ -66,9 +65,13 @@ class ContainerProcess:
         return self._process.pid
 
     async def wait(self) -> Exit:
-        """Wait for the first process; whatever it started is killed then, as in a container."""
-        code = await self._process.wait()
+        """Wait for the first process; whatever it started is killed then, as in a container.
+
+        asyncio's own wait would go on until the last holder of the output has ended.
+        """
+        await _exited(self.pid)
         kill_session(self.pid)
+        code = self._process.wait()
         await self._copying
         self._log.close()
         self._guardian.release(self.pid)
@@ -77,14 +80,39 @@ class ContainerProcess:
 
     def terminate(self) -> None:
         """Ask the first process to end, as a container runtime does."""
-        if self._process.returncode is None:
-            try:
+        # It is not reaped before `wait` has seen its end, so the id cannot be another's by now.
+        if not self.ended.is_set():
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGTERM)
-            except ProcessLookupError:
-                return
 
     def kill(self) -> None:
-        signal_session(self.pid, signal.SIGKILL)
+        if not self.ended.is_set():
+            signal_session(self.pid, signal.SIGKILL)
+
+
+def _spawn(words: Sequence[str], env: Mapping[str, str], cwd: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*launcher(), *words],
+        env=dict(env),
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+async def _exited(process_id: int) -> None:
+    """Return when the process has ended; it stays to be reaped."""
+    descriptor = os.pidfd_open(process_id)
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    try:
+        loop.add_reader(descriptor, ended.set)
+        await ended.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
 
 
 def launcher() -> list[str]:

@@ -11,17 +11,17 @@ from pathlib import Path
 
 def processes_of_session(session_id: int) -> Iterator[int]:
     """Process ids of a session's members, zombies left out."""
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdigit():
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
             continue
         try:
-            stat = Path(entry.path, "stat").read_text()
+            stat = Path("/proc", name, "stat").read_text()
         except OSError:
             continue  # it ended between the listing and the reading
         # The command name stands in parentheses and may hold anything, a ")" included.
         state, _, _, session, *_ = stat[stat.rindex(")") + 2 :].split()
         if int(session) == session_id and state not in ("Z", "X"):
-            yield int(entry.name)
+            yield int(name)
 
 
 def signal_session(session_id: int, number: signal.Signals) -> None:

@@ -6,9 +6,9 @@ import time
 
 import pytest
 import yaml
-from support.api import Kubectl, RunningApi, api, kubectl  # noqa: F401
 
 from octavo_local.apiserver.resources import DEPLOYMENTS, PODS, Object
+from support.api import Kubectl, RunningApi
 
 DEPLOYMENT = """
 apiVersion: apps/v1

@@ -4,7 +4,8 @@ import uuid
 
 import pytest
 import yaml
-from support.api import Kubectl, RunningApi, api, kubectl  # noqa: F401
+
+from support.api import Kubectl
 
 SERVICE = """
 apiVersion: serving.octavo.dev/v1alpha1

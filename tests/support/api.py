@@ -4,10 +4,9 @@
         kubectl.run("apply", "-f", "-", stdin=manifest)
         kubectl.json("get", "pods")
 
-Import the fixtures where they are used (a session-scoped `api`, and a `kubectl` in a namespace of
-the test's own):
+Tests in tests/e2e get the fixtures from its conftest.py; elsewhere, put this into a conftest.py:
 
-    from support.api import RunningApi, Kubectl, api, kubectl  # noqa: F401
+    from support.api import api, kubectl
 
 `running_api()` is the plain context manager for a test that wants a server of its own. The server
 runs in a thread with its own event loop; `api.call(function)` runs a function of the Store there.

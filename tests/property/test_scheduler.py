@@ -1,0 +1,116 @@
+"""Any order of adding, ending and stepping, at any depth, in any pool: the answers do not change.
+
+The oracle computes each request alone, without cache, batch or scheduler. Invariants are checked
+after every call, and the fake runner checks every slot that a row reads.
+"""
+
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import HealthCheck, given, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from support.scheduling import Driver
+
+from octavo_engine.core.request import FinishReason
+from octavo_engine.errors import ContextTooLong, Overloaded
+
+# Few distinct tokens and heads in common, so that prefixes are hit and full hits happen.
+_HEADS = st.sampled_from([[], [1, 2, 3], [1, 2, 3, 4], [1, 2, 3, 4, 5, 6, 7, 8], [2] * 6])
+_PROMPTS = st.builds(
+    lambda head, tail: (head + tail) or [1], _HEADS, st.lists(st.integers(0, 2), max_size=10)
+)
+_OPTIONS = st.fixed_dictionaries(
+    {
+        "num_blocks": st.integers(4, 16),
+        "block_size": st.integers(1, 5),
+        "max_num_seqs": st.integers(1, 5),
+        "max_num_batched_tokens": st.integers(1, 24),
+        "max_model_len": st.integers(8, 64),
+        "prefix_caching": st.booleans(),
+        "max_queued_requests": st.integers(0, 8),
+        "async_depth": st.integers(0, 2),
+    }
+)
+_STOP_TOKENS = st.sampled_from([frozenset[int](), frozenset(range(0, 1000, 11))])
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    @initialize(options=_OPTIONS, failing=st.sampled_from([0, 0, 97]))
+    def start(self, options: dict[str, Any], failing: int) -> None:
+        def find_failure(request_id: str, history: Any) -> str | None:
+            return "went wrong" if failing and sum(history) % failing == 5 else None
+
+        self.driver = Driver(**options, find_failure=find_failure)
+        self.num_requests = 0
+
+    @rule(
+        prompt=_PROMPTS,
+        priority=st.sampled_from([0, 0, 0, 1, -1]),
+        salt=st.sampled_from([None, None, None, "s"]),
+        max_tokens=st.integers(1, 30),
+        min_tokens=st.sampled_from([0, 0, 5]),
+        stop_token_ids=_STOP_TOKENS,
+        are_stops_suppressed=st.booleans(),
+    )
+    def add(
+        self,
+        prompt: list[int],
+        priority: int,
+        salt: str | None,
+        max_tokens: int,
+        min_tokens: int,
+        stop_token_ids: frozenset[int],
+        are_stops_suppressed: bool,
+    ) -> None:
+        config = self.driver.config
+        capacity = (config.num_blocks - 1) * config.block_size
+        can_fit = len(prompt) < config.max_model_len and len(prompt) <= capacity
+        request_id = f"r{self.num_requests}"
+        self.num_requests += 1
+        try:
+            self.driver.add(
+                request_id,
+                prompt,
+                priority=priority,
+                cache_salt=salt,
+                max_tokens=max_tokens,
+                min_tokens=min_tokens,
+                stop_token_ids=stop_token_ids,
+                suppress_until_min_tokens=stop_token_ids if are_stops_suppressed else frozenset(),
+            )
+        except ContextTooLong:
+            assert not can_fit
+        except Overloaded:
+            live = len(self.driver.specs) - len(self.driver.records)
+            assert live >= config.num_seats + config.max_queued_requests
+        else:
+            assert can_fit
+
+    @rule(count=st.integers(1, 6))
+    def step(self, count: int) -> None:
+        for _ in range(count):
+            self.driver.step()
+
+    @precondition(lambda self: len(self.driver.pending) > 0)
+    @rule()
+    def take_a_result_early(self) -> None:
+        self.driver.take_result()
+
+    @precondition(lambda self: self.num_requests > 0)
+    @rule(data=st.data(), reason=st.sampled_from([FinishReason.ABORT, FinishReason.STOP]))
+    def finish(self, data: st.DataObject, reason: FinishReason) -> None:
+        self.driver.finish(f"r{data.draw(st.integers(0, self.num_requests - 1))}", reason)
+
+    def teardown(self) -> None:
+        if hasattr(self, "driver"):
+            self.driver.run()
+            self.driver.check_answers()
+
+
+SchedulerMachine.TestCase.settings = settings(
+    max_examples=150,
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+TestSchedulerMachine = SchedulerMachine.TestCase

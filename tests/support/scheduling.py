@@ -1,0 +1,177 @@
+"""Drives a scheduler with a fake runner, as serving's loop does, and an oracle to compare with."""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from octavo_engine.core.kv_cache_manager import KVCacheManager
+from octavo_engine.core.messages import PendingStep, SamplingParams, SchedulerOutput
+from octavo_engine.core.request import FinishReason, RequestRecord, RequestSpec, SequenceUpdate
+from octavo_engine.core.scheduler import Scheduler, SchedulerConfig
+from octavo_engine.core.stopping import decide_finish
+from octavo_engine.testing import FakeRunner, choose_by_hash, suppress
+
+VOCAB_SIZE = 1000
+
+
+def expected_answer(
+    prompt: Sequence[int],
+    sampling: SamplingParams,
+    max_total_tokens: int,
+    vocab_size: int = VOCAB_SIZE,
+) -> tuple[list[int], FinishReason]:
+    """What a request must get, computed alone, token by token, without a cache or a scheduler."""
+    choose = choose_by_hash(vocab_size)
+    tokens = list(prompt)
+    while True:
+        num_generated = len(tokens) - len(prompt)
+        token_id = suppress(choose(tokens), num_generated, sampling, vocab_size)
+        tokens.append(token_id)
+        reason = decide_finish(token_id, num_generated + 1, len(tokens), max_total_tokens, sampling)
+        if reason is not None:
+            return tokens[len(prompt) :], reason
+
+
+class Driver:
+    """One scheduler and one fake runner; every step is checked from inside and from outside.
+
+    At asynchronous depth d, a step's result is taken when d further steps have been dispatched.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int = 65,
+        block_size: int = 4,
+        max_num_seqs: int = 8,
+        max_num_batched_tokens: int = 64,
+        max_model_len: int = 512,
+        prefix_caching: bool = True,
+        max_queued_requests: int = 100,
+        async_depth: int = 0,
+        kv: KVCacheManager | None = None,
+        **runner_options: Any,
+    ) -> None:
+        self.config = SchedulerConfig(
+            num_blocks=num_blocks,
+            block_size=block_size,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_model_len=max_model_len,
+            prefix_caching=prefix_caching,
+            max_queued_requests=max_queued_requests,
+            async_depth=async_depth,
+        )
+        self.scheduler = Scheduler(self.config, kv)
+        self.runner = FakeRunner(num_blocks, block_size, vocab_size=VOCAB_SIZE, **runner_options)
+        self.pending: deque[tuple[SchedulerOutput, PendingStep]] = deque()
+        self.now = 0.0
+        self.specs: dict[str, RequestSpec] = {}
+        self.tokens: dict[str, list[int]] = {}
+        self.records: dict[str, RequestRecord] = {}
+        self.ended_from_outside: set[str] = set()
+
+    def add(
+        self,
+        request_id: str,
+        prompt: Sequence[int],
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        **sampling: Any,
+    ) -> None:
+        sampling.setdefault("max_tokens", 8)
+        spec = RequestSpec(
+            request_id=request_id,
+            prompt_token_ids=list(prompt),
+            sampling=SamplingParams(**sampling),
+            arrival_s=self.now,
+            priority=priority,
+            cache_salt=cache_salt,
+        )
+        self.scheduler.add(spec)
+        self.specs[request_id] = spec
+        self.tokens[request_id] = []
+
+    def finish(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> None:
+        record = self.scheduler.finish(request_id, reason, self.now)
+        if record is not None:
+            self.ended_from_outside.add(request_id)
+            self._note_record(record)
+        self.scheduler.check_invariants()
+
+    def step(self) -> SchedulerOutput:
+        """Schedule and dispatch one step, then take the result that is due."""
+        self.now += 1.0
+        scheduled = self.scheduler.schedule(self.now)
+        self.scheduler.check_invariants()
+        assert scheduled.total_tokens <= self.config.max_num_batched_tokens
+        assert len(scheduled.request_ids) <= self.config.max_num_seqs
+        self.pending.append((scheduled, self.runner.dispatch(scheduled)))
+        if len(self.pending) > self.config.async_depth:
+            self.take_result()
+        return scheduled
+
+    def step_until_preempted(self, max_steps: int = 200) -> SchedulerOutput:
+        """Step until a preemption happens; returns the step in which it did."""
+        for _ in range(max_steps):
+            scheduled = self.step()
+            if self.scheduler.stats().num_preemptions:
+                return scheduled
+        raise AssertionError(f"no preemption in {max_steps} steps")
+
+    def take_result(self) -> list[SequenceUpdate]:
+        scheduled, step = self.pending.popleft()
+        updates = self.scheduler.update(scheduled, step.result(), self.now)
+        self.scheduler.check_invariants()
+        for update in updates:
+            assert update.request_id not in self.records, "a request is heard of after its end"
+            assert update.new_token_ids or update.record, "an update that says nothing"
+            self.tokens[update.request_id] += update.new_token_ids
+            if update.record is not None:
+                self._note_record(update.record)
+        return updates
+
+    def run(self, max_steps: int = 5000) -> None:
+        """Step until nothing is left, then check that nothing leaked."""
+        for _ in range(max_steps):
+            if not self.scheduler.has_work():
+                break
+            self.step()
+        else:
+            raise AssertionError(f"still at work after {max_steps} steps")
+        while self.pending:
+            self.take_result()
+        stats = self.scheduler.stats()
+        assert (stats.num_running, stats.num_waiting, stats.num_used_blocks) == (0, 0, 0)
+        assert not self.runner.held_request_ids, "the runner still holds what has ended"
+        assert set(self.records) == set(self.specs), "a request never ended"
+        assert sum(stats.finished.values()) == len(self.records)
+        assert stats.prompt_tokens == sum(r.num_prompt_tokens for r in self.records.values())
+        assert stats.generated_tokens == sum(r.num_generated_tokens for r in self.records.values())
+
+    def expected(self, request_id: str) -> tuple[list[int], FinishReason]:
+        spec = self.specs[request_id]
+        capacity = (self.config.num_blocks - 1) * self.config.block_size
+        limit = min(
+            len(spec.prompt_token_ids) + spec.sampling.max_tokens,
+            self.config.max_model_len,
+            capacity + 1,
+        )
+        return expected_answer(spec.prompt_token_ids, spec.sampling, limit)
+
+    def check_answers(self) -> None:
+        """Every request that ended by itself has exactly the oracle's tokens and reason; others a start."""
+        for request_id, record in self.records.items():
+            tokens, reason = self.expected(request_id)
+            got = self.tokens[request_id]
+            is_cut = request_id in self.ended_from_outside or record.error is not None
+            if is_cut:
+                assert got == tokens[: len(got)], request_id
+            else:
+                assert (got, record.finish_reason) == (tokens, reason), request_id
+
+    def _note_record(self, record: RequestRecord) -> None:
+        assert record.request_id not in self.records, "a request ends twice"
+        self.records[record.request_id] = record
+        assert record.num_generated_tokens == len(self.tokens[record.request_id])

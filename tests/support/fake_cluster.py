@@ -9,6 +9,29 @@ from copy import deepcopy
 from typing import Any
 
 from octavo_operator.shell.cluster import Cluster, ClusterError
+from octavo_operator.shell.permissions import OWN_NAMESPACE, SERVED_NAMESPACES
+
+_RESOURCES = {
+    "InferenceService": "inferenceservices",
+    "Deployment": "deployments",
+    "Service": "services",
+    "Pod": "pods",
+    "Event": "events",
+    "Lease": "leases",
+}
+_VERBS = {"apply": ("create", "patch"), "replace": ("update",), "patch_status": ("patch",)}
+
+
+def check_permitted(operation: str, kind: str) -> None:
+    """Fail where the operator would need more than the table that RBAC is made from."""
+    resource = _RESOURCES[kind] + ("/status" if operation == "patch_status" else "")
+    verbs = {
+        verb
+        for entry in (*SERVED_NAMESPACES, *OWN_NAMESPACE)
+        if entry.resource == resource
+        for verb in entry.verbs
+    }
+    assert verbs >= set(_VERBS.get(operation, (operation,))), f"{operation} of {resource}"
 
 
 def _matches(obj: Mapping[str, Any], selector: str) -> bool:
@@ -45,6 +68,7 @@ class FakeCluster(Cluster):
         )
 
     def _enter(self, operation: str, kind: str, name: str) -> None:
+        check_permitted(operation, kind)
         for fault in self.faults:
             fault(operation, kind)
         if operation not in ("get", "list"):

@@ -40,21 +40,23 @@ class PagedAttention(Protocol):
     def prepare(self, batch: PagedBatch) -> StepAttention: ...
 
 
-def store(cache: Tensor, rows: Tensor, slots: Tensor, tokens: Tensor | None) -> None:
-    """Write `rows` [tokens, kv_heads, head_dim] to `slots`, those of `tokens` alone if given."""
-    if tokens is not None:
-        rows = rows[tokens]
-    block_size = cache.shape[2]
-    cache[slots // block_size, :, slots % block_size] = rows
+class StoreIndex:
+    """Where the K and V of one step go, worked out once for all layers."""
 
+    def __init__(self, slots: Tensor, block_size: int) -> None:
+        stored = slots >= 0
+        self._tokens: Tensor | None = None  # None: all of them
+        if not bool(stored.all()):
+            self._tokens = stored.nonzero().squeeze(1)
+            slots = slots[self._tokens]
+        self._blocks = slots // block_size
+        self._offsets = slots % block_size
 
-def stored_tokens(slots: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Slots to write to, and the tokens that they are for (None: all of them)."""
-    stored = slots >= 0
-    if bool(stored.all()):
-        return slots, None
-    tokens = stored.nonzero().squeeze(1)
-    return slots[tokens], tokens
+    def store(self, cache: Tensor, rows: Tensor) -> None:
+        """Write `rows` [tokens, kv_heads, head_dim] to their slots in `cache`."""
+        if self._tokens is not None:
+            rows = rows[self._tokens]
+        cache[self._blocks, :, self._offsets] = rows
 
 
 class ReferenceAttention:
@@ -65,11 +67,11 @@ class ReferenceAttention:
         self._values = value_caches
 
     def prepare(self, batch: PagedBatch) -> StepAttention:
-        slots, tokens = stored_tokens(batch.slots)
+        index = StoreIndex(batch.slots, self._keys[0].shape[2])
 
         def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            store(self._keys[layer], key, slots, tokens)
-            store(self._values[layer], value, slots, tokens)
+            index.store(self._keys[layer], key)
+            index.store(self._values[layer], value)
             out = torch.empty_like(query)
             at = 0
             for row, length in enumerate(batch.query_lens):

@@ -27,9 +27,7 @@ class RMSNorm:
         self.eps = eps
 
     def __call__(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return self.weight * (wide * scale).to(x.dtype)
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
 class RotaryEmbedding:
@@ -39,11 +37,12 @@ class RotaryEmbedding:
         exponents = torch.arange(0, head_dim, 2, dtype=torch.int64, device=device).float()
         inverse = 1.0 / (theta ** (exponents / head_dim))
         angles = torch.outer(torch.arange(max_positions, device=device).float(), inverse)
-        self._cos = angles.cos()
-        self._sin = angles.sin()
+        # For both halves at once: (a, b) · (cos, cos) + (b, a) · (−sin, sin).
+        self._cos = torch.cat((angles.cos(), angles.cos()), dim=-1)
+        self._sin = torch.cat((-angles.sin(), angles.sin()), dim=-1)
 
     def at(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """cos and sin for `positions`, [tokens, 1, head_dim / 2]: one look-up for all layers."""
+        """cos and signed sin of `positions`, [tokens, 1, head_dim]: one look-up for all layers."""
         return (
             self._cos[positions].unsqueeze(1).to(dtype),
             self._sin[positions].unsqueeze(1).to(dtype),
@@ -51,9 +50,8 @@ class RotaryEmbedding:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """[tokens, heads, head_dim], rotated."""
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    """[tokens, heads, head_dim], rotated by what `RotaryEmbedding.at` gives."""
+    return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
 
 
 def swiglu(gate_up: Tensor) -> Tensor:

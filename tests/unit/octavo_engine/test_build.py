@@ -154,6 +154,16 @@ def test_half_precision_runs(dtype: str, model: Path) -> None:
     assert len(outcome.tokens["p"]) == 8
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_a_gpu_gives_the_tokens_of_a_cpu(model: Path) -> None:
+    prompts = {f"p{i}": [i + 1, 2, 3] * (i + 1) for i in range(6)}
+    cpu, gpu = (start(model, device=device, dtype="float32") for device in ("cpu", "cuda"))
+    expected = drive(cpu.scheduler, cpu.runner, prompts, greedy(16), arrive_every=2)
+    outcome = drive(gpu.scheduler, gpu.runner, prompts, greedy(16), arrive_every=2)
+    assert outcome.tokens == expected.tokens
+
+
 def test_server_reserve_is_part_of_the_overhead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "resident_memory", lambda: 5)
     assert build._device_memory("cpu").overhead_bytes == 5 + build.SERVER_BYTES

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from octavo_engine.kernels.paged_attention import PagedBatch, StepAttention, store, stored_tokens
+from octavo_engine.kernels.paged_attention import PagedBatch, StepAttention, StoreIndex
 
 # A group of decodes reads at most 1 / _SIMILAR of what its rows need, and at most this many tokens.
 _SIMILAR = 0.75
@@ -53,12 +53,12 @@ class GatherAttention:
         ]
 
     def prepare(self, batch: PagedBatch) -> StepAttention:
-        slots, tokens = stored_tokens(batch.slots)
+        index = StoreIndex(batch.slots, self._block_size)
         groups, prompts = self._split(batch)
 
         def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            store(self._keys[layer], key, slots, tokens)
-            store(self._values[layer], value, slots, tokens)
+            index.store(self._keys[layer], key)
+            index.store(self._values[layer], value)
             out = torch.empty_like(query, memory_format=torch.contiguous_format)
             for group in groups:
                 out[group.tokens] = self._decode(layer, query[group.tokens], group)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -59,9 +60,15 @@ class Case:
             slots=torch.tensor(slots),
         )
 
-    def run(self, make: Callable[..., PagedAttention]) -> Tensor:
-        attention = make([self.keys.clone()], [self.values.clone()])
-        return attention.prepare(self.batch)(0, self.query, self.key, self.value)
+    def run(self, make: Callable[..., PagedAttention], device: str = "cpu") -> Tensor:
+        attention = make([self.keys.clone().to(device)], [self.values.clone().to(device)])
+        batch = replace(
+            self.batch,
+            block_table=self.batch.block_table.to(device),
+            slots=self.batch.slots.to(device),
+        )
+        inputs = (tensor.to(device) for tensor in (self.query, self.key, self.value))
+        return attention.prepare(batch)(0, *inputs).cpu()
 
     def expected(self) -> Tensor:
         """Dense attention of every sequence for itself, in fp64."""
@@ -127,6 +134,15 @@ def test_half_precision_is_as_close_as_its_numbers(dtype: torch.dtype) -> None:
     close = {"atol": 2e-2, "rtol": 2e-2}
     torch.testing.assert_close(case.run(GatherAttention).double(), case.expected(), **close)
     torch.testing.assert_close(case.run(ReferenceAttention).double(), case.expected(), **close)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("rows", RAGGED.values(), ids=RAGGED.keys())
+def test_the_same_on_a_gpu(rows: list[tuple[int, int]]) -> None:
+    case = Case(rows, 6, torch.float32)
+    out = case.run(GatherAttention, "cuda").double()
+    torch.testing.assert_close(out, case.expected(), atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("make", [GatherAttention, ReferenceAttention])

@@ -87,7 +87,8 @@ def test_installs_upgrades_and_goes_without_taking_anything_along(
     assert account["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "Helm"
     client.kubectl.run("apply", "-f", "-", stdin=SERVICE)
 
-    client.helm("upgrade", "octavo", CHART, "--namespace", NAMESPACE, "--set", "replicas=2")
+    upgrade = ("upgrade", "octavo", CHART, "--namespace", NAMESPACE)
+    client.helm(*upgrade, "--reset-then-reuse-values", "--set", "replicas=2")
     assert "dtype" in client.spec_fields(), "an upgrade brings the new CRD"
     deployment = client.get("deployment", "octavo-operator", "-n", NAMESPACE)
     assert deployment is not None
@@ -117,12 +118,15 @@ def test_a_crd_that_kubectl_installed_is_taken_over_only_when_asked_to(client: C
     assert refused.returncode != 0
     assert "invalid ownership metadata" in refused.stderr
 
-    client.helm(*install, "--take-ownership")
+    notes = client.helm(*install, "--take-ownership").stdout
     assert client.get("inferenceservice", "kept") is not None
+    shown = notes.partition("<<MANIFEST\n")[2].partition("\nMANIFEST\n")[0]
+    assert "created" in client.kubectl.run("apply", "-f", "-", stdin=shown)
 
 
 def test_the_crd_can_be_left_to_somebody_else(client: Client) -> None:
     install = ("install", "octavo", CHART, "--namespace", NAMESPACE, "--create-namespace")
-    client.helm(*install, "--set", "crds.install=false")
+    notes = client.helm(*install, "--set", "crds.install=false").stdout
+    assert "Upgrade it with every upgrade of\nthe chart" in notes
     assert client.get("crd", CRD) is None
     assert client.get("deployment", "octavo-operator", "-n", NAMESPACE) is not None

@@ -82,7 +82,8 @@ async def try_handler(
     except TimeoutError:
         return f"no answer within {timeout_s:g} s"
     except OSError as error:
-        return str(error.strerror or error)
+        # asyncio puts words of its own into strerror; the errno says it better.
+        return os.strerror(error.errno).lower() if error.errno else str(error)
     return f"{', '.join(handler)}: local mode can do httpGet, tcpSocket, exec and sleep"
 
 

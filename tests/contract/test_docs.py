@@ -3,16 +3,22 @@
 import ast
 import importlib.util
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+import yaml
 
 from octavo_engine.serving import protocol
 from octavo_local.up import parse_options
+from octavo_operator.api.spec import parse_service
 from octavo_operator.api.status import ConditionType
+from octavo_operator.core.checks import find_refusal
 from octavo_wire import metrics
 from octavo_wire.failures import Reason
+from octavo_wire.names import KIND
 
 REPOSITORY = Path(__file__).parents[2]
 DOCS = REPOSITORY / "docs"
@@ -146,6 +152,29 @@ def test_files_that_are_named_exist(path: Path) -> None:
     pattern = r"\b((?:charts|crds|docker|docs|engine|examples|operator|tests)/[\w./*-]+\.\w+)"
     for name in re.findall(pattern, path.read_text()):
         assert list(REPOSITORY.glob(name)), name
+
+
+def manifests() -> Iterator[tuple[str, dict[str, Any]]]:
+    """(where, InferenceService) of every manifest in docs/, the README and examples/."""
+    texts = {str(path): path.read_text() for path in (REPOSITORY / "examples").glob("*.yaml")}
+    for path in [*PAGES, REPOSITORY / "README.md"]:
+        blocks = re.findall(r"```yaml\n(.*?)```", path.read_text(), re.DOTALL)
+        texts |= {f"{path.name}-{number}": block for number, block in enumerate(blocks)}
+    for where, text in texts.items():
+        for document in yaml.safe_load_all(text):
+            if document and document["kind"] == KIND:
+                yield where, document
+
+
+def test_every_manifest_that_is_shown_is_one_that_the_operator_plans() -> None:
+    shown = dict(manifests())
+    assert {"inferenceservice-0", "quickstart-0", "README-0"} <= {
+        where.replace(".md", "") for where in shown
+    }
+    for where, manifest in shown.items():
+        metadata = manifest["metadata"] | {"namespace": "default", "uid": "1"}
+        service = parse_service(manifest | {"metadata": metadata})
+        assert find_refusal(service) is None, where
 
 
 def test_every_option_of_local_mode_is_documented(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,14 +2,16 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
@@ -19,6 +21,7 @@ from octavo_engine.serving.answers import CHAT, COMPLETION, Answer, Choice, Shap
 from octavo_engine.serving.auth import ApiKeys, RequireApiKey
 from octavo_engine.serving.errors import (
     BodyTooLarge,
+    GenerationFailed,
     NoSuchRoute,
     error_headers,
     error_payload,
@@ -41,7 +44,7 @@ from octavo_wire.names import ROUTE_LIVE, ROUTE_METRICS, ROUTE_READY
 
 _LOG = logging.getLogger(__name__)
 MAX_BODY_BYTES: Final = 16 * 2**20
-# Bodies above this are encoded in a thread: it takes milliseconds that other requests need.
+# Reading and encoding more than this takes milliseconds that other requests need.
 _INLINE_BODY_BYTES: Final = 32 * 2**10
 _CLIENT_CLOSED_REQUEST: Final = 499  # nobody reads it; it is the customary status in logs
 _Result = TypeVar("_Result")
@@ -57,8 +60,8 @@ def make_app(
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     routes = _Routes(state, clock)
 
-    def add(method: str, path: str, endpoint: Callable[..., Any]) -> None:
-        app.add_api_route(path, endpoint, methods=[method], response_model=None)
+    def add(method: str, path: str, endpoint: Callable[..., Awaitable[Response]]) -> None:
+        app.add_api_route(path, _guarded(endpoint), methods=[method], response_model=None)
 
     add("GET", "/health", routes.live)
     add("GET", ROUTE_LIVE, routes.live)
@@ -72,6 +75,7 @@ def make_app(
     app.add_exception_handler(OctavoError, _answer_error)
     app.add_exception_handler(HTTPException, _answer_no_route)
     app.add_exception_handler(ClientGone, _answer_nobody)
+    app.add_exception_handler(ClientDisconnect, _answer_nobody)
     return RequireApiKey(app, api_keys) if api_keys is not None else app
 
 
@@ -86,6 +90,26 @@ async def _answer_no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = f"{request.method} {request.url.path}: {error.detail}"
     return await _answer_error(request, NoSuchRoute(message, status=error.status_code))
+
+
+def _guarded(endpoint: Callable[..., Awaitable[Response]]) -> Callable[..., Awaitable[Response]]:
+    """Answer a mistake of ours with a 500 that tells no details, and keep the connection.
+
+    Left to the framework, the connection would be closed under the client's next request.
+    """
+
+    @functools.wraps(endpoint)
+    async def call(*arguments: Any, **named: Any) -> Response:
+        try:
+            return await endpoint(*arguments, **named)
+        except (OctavoError, HTTPException, ClientGone, ClientDisconnect):
+            raise
+        except Exception:
+            _LOG.exception("answering a request failed")
+            failure = GenerationFailed("The server made a mistake; its log says more")
+            return JSONResponse(error_payload(failure), status_code=error_status(failure))
+
+    return call
 
 
 async def _answer_nobody(_: Request, error: Exception) -> Response:
@@ -130,7 +154,7 @@ class _Routes:
         served = self._state.require_served()
         arrival_s = self._clock()
         body = await read_body(http)
-        request = parse_request(ChatRequest, body)
+        request = await _aside(body, lambda: parse_request(ChatRequest, body))
         self._check_model(request.model)
 
         def encode() -> list[list[int]]:
@@ -140,7 +164,7 @@ class _Routes:
                 )
             ]
 
-        prompts = await _encode(body, encode)
+        prompts = await _aside(body, encode)
         choices = _make_choices(served, request, prompts, arrival_s, "messages")
         return await self._answer(http, served, request, choices, CHAT)
 
@@ -148,20 +172,20 @@ class _Routes:
         served = self._state.require_served()
         arrival_s = self._clock()
         body = await read_body(http)
-        request = parse_request(CompletionRequest, body)
+        request = await _aside(body, lambda: parse_request(CompletionRequest, body))
         self._check_model(request.model)
 
         def encode() -> list[list[int]]:
             return [served.prompts.encode_prompt(prompt) for prompt in request.prompts]
 
-        prompts = await _encode(body, encode)
+        prompts = await _aside(body, encode)
         choices = _make_choices(served, request, prompts, arrival_s, "prompt")
         return await self._answer(http, served, request, choices, COMPLETION)
 
     async def tokenize(self, http: Request) -> Response:
         served = self._state.require_served()
         body = await read_body(http)
-        request = parse_request(TokenizeRequest, body)
+        request = await _aside(body, lambda: parse_request(TokenizeRequest, body))
         if request.model is not None:
             self._check_model(request.model)
         if (request.prompt is None) == (request.messages is None):
@@ -176,7 +200,7 @@ class _Routes:
                 request.prompt or "", add_special_tokens=request.add_special_tokens
             )
 
-        tokens = await _encode(body, encode)
+        tokens = await _aside(body, encode)
         return JSONResponse(
             {
                 "tokens": tokens,
@@ -263,8 +287,9 @@ def _naming(field: str) -> Iterator[None]:
         raise
 
 
-async def _encode(body: bytes, encode: Callable[[], _Result]) -> _Result:
-    return encode() if len(body) <= _INLINE_BODY_BYTES else await asyncio.to_thread(encode)
+async def _aside(body: bytes, work: Callable[[], _Result]) -> _Result:
+    """Do the work on a large body in a thread, and on a small one, which is quick, right here."""
+    return work() if len(body) <= _INLINE_BODY_BYTES else await asyncio.to_thread(work)
 
 
 async def read_body(http: Request) -> bytes:

@@ -49,7 +49,8 @@ class TestC6BytesThatAreNoText:
         text = "".join(detokenizer.push(byte) for byte in data)
         whole = TOKENIZER.decode(list(data))
         assert whole.startswith(text)
-        assert whole[len(text) :] in ("", "�")
+        # Up to three bytes that could begin a character are held back, then dropped.
+        assert whole[len(text) :] in ("", "�", "��", "���")
 
 
 class TestC8ControlTokens:

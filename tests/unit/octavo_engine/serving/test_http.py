@@ -1,5 +1,6 @@
 """The server over real sockets and a runner that follows scripts; classes are named after traps."""
 
+import functools
 import json
 import threading
 import time
@@ -119,6 +120,19 @@ class TestStreamedAndWholeAreTheSame:
             for choice in part["choices"]:
                 streamed[choice["index"]] += choice["text"]
         assert streamed == texts
+
+    @pytest.mark.parametrize("fields", [{}, {"max_tokens": 3}, {"stop": ["DEF", "o,"]}])
+    def test_with_a_step_under_way_while_the_next_is_decided(self, fields: dict[str, Any]) -> None:
+        texts = []
+        for depth in (0, 1):
+            with serve_fake(scripts=SCRIPTS, async_depth=depth) as server:
+                for name in SCRIPTS:
+                    body = chat_body(name, **fields)
+                    answer = server.client.post("/v1/chat/completions", json=body).json()
+                    choice = answer["choices"][0]
+                    texts.append((name, choice, answer["usage"]["completion_tokens"]))
+                wait_for(functools.partial(is_idle, server))
+        assert texts[: len(SCRIPTS)] == texts[len(SCRIPTS) :]
 
 
 class TestE1Usage:
@@ -343,6 +357,14 @@ class TestD9FullQueue:
             assert refused.json()["error"]["code"] == "queue_full"
             assert is_idle(server)
 
+    def test_a_request_of_many_prompts_enters_whole_or_not_at_all(self) -> None:
+        with serve_fake(max_num_seqs=2, max_queued_requests=2, before_result=pace()) as server:
+            body = {"model": MODEL, "prompt": ["x"] * 6, "max_tokens": 50}
+            for streaming in (False, True):
+                answer = server.client.post("/v1/completions", json={**body, "stream": streaming})
+                assert answer.status_code == 429
+                wait_for(functools.partial(is_idle, server))
+
 
 class TestD12Errors:
     def test_a_templates_complaint_is_a_400(self) -> None:
@@ -494,6 +516,23 @@ class TestI4TheLifeOfTheServer:
             assert server.client.post("/v1/completions", json=raw_body("x")).status_code == 503
             assert server.join() == 1
             assert server.server.failure is not None
+
+
+def test_a_mistake_of_ours_is_a_500_without_its_details(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError("a detail of ours")
+
+    served = server.server.state.served
+    assert served is not None
+    monkeypatch.setattr(type(served.prompts), "encode_prompt", fail)
+    response = server.client.post("/v1/completions", json=raw_body("greet"))
+    assert response.status_code == 500
+    assert response.json()["error"]["type"] == "server_error"
+    assert "detail" not in response.text
+    monkeypatch.undo()
+    assert server.client.post("/v1/completions", json=raw_body("greet")).status_code == 200
 
 
 class TestLimitsAndKeys:

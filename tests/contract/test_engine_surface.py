@@ -11,7 +11,7 @@ from octavo_engine.serving.app import make_app
 from octavo_engine.serving.metrics import EngineMetrics
 from octavo_engine.serving.state import ServerState
 from octavo_operator.api.spec import parse_service
-from octavo_operator.core.render.deployment import ImageSource, make_deployment
+from octavo_operator.core.render.deployment import ImageSource, choose_strategy, make_deployment
 from octavo_operator.core.render.services import make_services
 from octavo_wire import metrics as series
 from octavo_wire.names import ROUTE_METRICS
@@ -29,7 +29,9 @@ def get() -> Callable[[str], Any]:
 
 def container() -> dict[str, Any]:
     service = parse_service(make_object())
-    deployment = make_deployment(service, ImageSource(registry="", version="1"))
+    deployment = make_deployment(
+        service, ImageSource(registry="", version="1"), choose_strategy(service)
+    )
     (found,) = deployment["spec"]["template"]["spec"]["containers"]
     return dict(found)
 

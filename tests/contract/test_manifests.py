@@ -6,7 +6,7 @@ import kubernetes_validate
 import pytest
 
 from octavo_operator.api.spec import parse_service
-from octavo_operator.core.render.deployment import ImageSource, make_deployment
+from octavo_operator.core.render.deployment import ImageSource, choose_strategy, make_deployment
 from octavo_operator.core.render.services import make_services
 from support.inference import make_object
 
@@ -23,7 +23,7 @@ SPECS: list[dict[str, Any]] = [
 def render(spec: dict[str, Any]) -> list[dict[str, Any]]:
     service = parse_service(make_object(**spec))
     images = ImageSource(registry="registry.example/octavo", version="1.2.3")
-    return [make_deployment(service, images), *make_services(service)]
+    return [make_deployment(service, images, choose_strategy(service)), *make_services(service)]
 
 
 @pytest.mark.parametrize("spec", SPECS)

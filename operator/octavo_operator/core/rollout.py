@@ -1,10 +1,12 @@
 """How far the pods are from what is wanted, in numbers."""
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from octavo_operator.core.diagnose import Diagnosis, diagnose
 from octavo_operator.core.names import LABEL_REVISION, deployment_name
 from octavo_operator.core.observed import Observed, condition_of, is_live, is_ready
+from octavo_operator.core.room import waits_for_old_pods
 
 DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
 
@@ -19,6 +21,7 @@ class Rollout:
     updated_ready: int
     old: int  # of another revision, those that are going included
     deadline_exceeded: bool
+    waits_for_old_pods: bool
     diagnosis: Diagnosis | None  # of the updated pods
 
     @property
@@ -26,7 +29,9 @@ class Rollout:
         return self.old == 0 and self.live == self.desired == self.updated_ready
 
 
-def measure_rollout(observed: Observed, *, desired: int, revision: str | None) -> Rollout:
+def measure_rollout(
+    observed: Observed, now: datetime, *, desired: int, revision: str | None
+) -> Rollout:
     """Count the pods; `revision` None means that none of them is of the current spec."""
     pods = sorted(observed.pods, key=lambda pod: str(pod["metadata"]["name"]))
     updated = [
@@ -50,5 +55,8 @@ def measure_rollout(observed: Observed, *, desired: int, revision: str | None) -
         deadline_exceeded=current
         and progress.get("status") == "False"
         and progress.get("reason") == DEADLINE_EXCEEDED,
+        waits_for_old_pods=waits_for_old_pods(
+            updated, [pod for pod in pods if pod not in updated], now
+        ),
         diagnosis=diagnose(updated, deployment),
     )

@@ -50,24 +50,31 @@ class Strategy:
     message: str
 
 
-def choose_strategy(service: InferenceService) -> Strategy:
-    """Surge only where a spare place is likely: a second pod on a full GPU would wait for ever."""
-    if service.gpus == 0:
-        return Strategy(
-            spec={"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
-            reason="RollingUpdate",
-            message="A new pod is started beside the old ones, each of which goes once it is ready",
-        )
-    if service.spec.replicas <= 1:
+WITHOUT_SURGE: Final = "RollingUpdateWithoutSurge"
+
+
+def choose_strategy(service: InferenceService, *, spare: bool = True) -> Strategy:
+    """Surge only where a spare place is likely: a second pod on a full GPU would wait for ever.
+
+    `spare` False: it was tried, and there is none.
+    """
+    if service.gpus > 0 and service.spec.replicas <= 1:
         return Strategy(
             spec={"type": "Recreate"},
             reason="RecreateNoSpareAccelerator",
             message="The old pod goes first, since a new one beside it would need a spare GPU",
         )
+    if service.gpus > 0 or not spare:
+        what = "would need a spare GPU" if service.gpus > 0 else "finds no room"
+        return Strategy(
+            spec={"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+            reason=WITHOUT_SURGE,
+            message=f"One old pod goes before each new one, since one more beside them {what}",
+        )
     return Strategy(
-        spec={"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
-        reason="RollingUpdateWithoutSurge",
-        message="One old pod goes before each new one, since a surge would need a spare GPU",
+        spec={"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+        reason="RollingUpdate",
+        message="A new pod is started beside the old ones, each of which goes once it is ready",
     )
 
 
@@ -91,7 +98,9 @@ def make_engine_settings(service: InferenceService) -> dict[str, Any]:
     }
 
 
-def make_deployment(service: InferenceService, images: ImageSource) -> dict[str, Any]:
+def make_deployment(
+    service: InferenceService, images: ImageSource, strategy: Strategy
+) -> dict[str, Any]:
     pod_spec = _make_pod_spec(service, images)
     revision = hash_of(pod_spec)
     return with_manifest_hash(
@@ -103,7 +112,7 @@ def make_deployment(service: InferenceService, images: ImageSource) -> dict[str,
                 "replicas": service.spec.replicas,
                 "revisionHistoryLimit": 2,
                 "progressDeadlineSeconds": PROGRESS_DEADLINE_S,
-                "strategy": choose_strategy(service).spec,
+                "strategy": strategy.spec,
                 "selector": {"matchLabels": selector_labels(service.name)},
                 "template": {
                     "metadata": {"labels": pod_labels(service.name, revision)},

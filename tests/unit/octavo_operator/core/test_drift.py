@@ -5,7 +5,7 @@ import pytest
 
 from octavo_operator.api.spec import parse_service
 from octavo_operator.core.drift import has_drifted
-from octavo_operator.core.render.deployment import ImageSource, make_deployment
+from octavo_operator.core.render.deployment import ImageSource, choose_strategy, make_deployment
 from support.inference import make_object
 
 SPEC: dict[str, Any] = {"resources": {"limits": {"memory": "1024Mi"}}}
@@ -13,7 +13,8 @@ SPEC: dict[str, Any] = {"resources": {"limits": {"memory": "1024Mi"}}}
 
 def make(**spec: Any) -> dict[str, Any]:
     images = ImageSource(registry="", version="1")
-    return make_deployment(parse_service(make_object(**(SPEC | spec))), images)
+    service = parse_service(make_object(**(SPEC | spec)))
+    return make_deployment(service, images, choose_strategy(service))
 
 
 def container(deployment: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from octavo_operator.core.observed import Observed
 from octavo_operator.core.obstacles import explain_refused_write
 from octavo_operator.core.plan import Plan, make_plan
 from octavo_operator.core.render.deployment import ImageSource
-from support.inference import condition, make_object, make_pod, running, terminated
+from support.inference import POD_SINCE, condition, make_object, make_pod, running, terminated
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
 LATER = datetime(2026, 11, 1, 13, tzinfo=UTC)
@@ -180,6 +180,58 @@ def test_surge_only_where_a_spare_place_is_likely(
 ) -> None:
     (deployment,) = settled(**spec).deployments
     assert deployment["spec"]["strategy"] == strategy
+
+
+def rolling_without_room(now: datetime, new: dict[str, Any]) -> tuple[Observed, Plan]:
+    """A CPU service whose new pod finds no node, while the old one of 1 CPU serves."""
+    observed = changed(serving(), engine={"maxNumSeqs": 4})
+    observed = settle(observed, plan_for(observed))
+    old = make_pod("old", revision="old", ready=True, resources={"requests": {"cpu": "1"}})
+    pending = make_pod(
+        "new", revision=revision(observed), unschedulable="Insufficient cpu", resources=new
+    )
+    observed = with_pods(observed, old, pending)
+    return observed, make_plan(observed, now, IMAGES)
+
+
+SINCE = datetime.fromisoformat(POD_SINCE)
+SAME = {"limits": {"cpu": "1000m"}}
+
+
+def test_an_old_pod_makes_room_for_a_new_one_that_waits_for_it() -> None:
+    observed, plan = rolling_without_room(SINCE + timedelta(seconds=30), SAME)
+    assert names(plan.apply) == [("Deployment", "chat")]
+    assert plan.apply[0]["spec"]["strategy"]["rollingUpdate"] == {
+        "maxSurge": 0,
+        "maxUnavailable": 1,
+    }
+    assert condition(plan.status, "Progressing")["reason"] == "RollingUpdateWithoutSurge"
+
+    # It stays so until the old pod is gone, and then returns to surging.
+    observed = settle(observed, plan)
+    going = make_pod("old", revision="old", deletionTimestamp="2026-11-01T10:01:00Z")
+    observed = with_pods(observed, going, make_pod("new", revision=revision(observed)))
+    plan = plan_for(observed)
+    assert plan.apply == []
+    observed = settle(observed, plan)
+    observed = with_pods(observed, make_pod("new", revision=revision(observed), ready=True))
+    plan = plan_for(observed)
+    assert plan.apply[0]["spec"]["strategy"]["rollingUpdate"]["maxSurge"] == 1
+    assert condition(plan.status, "Ready")["reason"] == "Serving"
+
+
+@pytest.mark.parametrize(
+    ("after_s", "new"),
+    [(29, SAME), (3600, {"requests": {"cpu": "1001m"}}), (3600, {"limits": {"memory": "1Gi"}})],
+)
+def test_no_old_pod_goes_too_early_or_for_one_that_asks_for_more(
+    after_s: int, new: dict[str, Any]
+) -> None:
+    _, plan = rolling_without_room(SINCE + timedelta(seconds=after_s), new)
+    assert plan.apply == []
+    ready = condition(plan.status, "Ready")
+    assert ready["reason"] == "ServingPreviousRevision"
+    assert "Insufficient cpu" in ready["message"]
 
 
 def test_scaling_changes_no_pod_template() -> None:

@@ -177,14 +177,17 @@ class _Planner:
         else:
             total = needed + budget.usable_bytes - budget.cache_bytes
             raise_to = f"raise the memory limit to {format_bytes(self._limit_for(total))} or more"
-        if longest >= 2:
-            next_action = f"Set --max-model-len to {longest} or less, or {raise_to}."
-        else:
-            next_action = (
-                f"{raise_to[0].upper()}{raise_to[1:]}, or lower --max-num-seqs "
-                f"(now {self._settings.max_num_seqs}) and --max-num-batched-tokens "
-                f"(now {self._settings.max_num_batched_tokens})."
+        ways = [f"set --max-model-len to {longest} or less"] if longest >= 2 else []
+        ways.append(raise_to)
+        if self._element_bytes > 2:
+            ways.append("set --dtype bfloat16, which halves weights and cache")
+        if longest < 2 and budget.overhead_bytes + budget.weights_bytes < budget.usable_bytes:
+            ways.append(
+                f"lower --max-num-seqs (now {self._settings.max_num_seqs}) and "
+                f"--max-num-batched-tokens (now {self._settings.max_num_batched_tokens})"
             )
+        next_action = f"{', or '.join(ways)}."
+        next_action = next_action[0].upper() + next_action[1:]
         return CannotStart(Reason.INSUFFICIENT_MEMORY, message, next_action)
 
     def _limit_for(self, total_bytes: int) -> int:

@@ -120,15 +120,20 @@ def longest_model_len(
 ) -> tuple[int, KvPool]:
     """The longest sequence that fits, and its pool; (0, …) when not even a short one does.
 
-    `pool_at(length)` is the pool that is left when sequences may be `length` long: longer ones need
-    larger activations. A pool found too small for its length gives the next length to try.
+    `pool_at(length)` is the pool that is left when sequences may be `length` long. Longer ones need
+    larger activations, so it never grows with the length, and halving the distance finds the edge.
     """
-    length = context_length
-    pool = pool_at(length)
-    while length >= 2 and pool.usable_tokens < length:
-        length = pool.usable_tokens if pool.usable_tokens >= 2 else length // 2
-        pool = pool_at(length)
-    return (length, pool) if length >= 2 else (0, pool)
+    pool = pool_at(context_length)
+    if pool.usable_tokens >= context_length:
+        return context_length, pool
+    fits, too_long = 1, context_length
+    while too_long - fits > 1:
+        middle = (fits + too_long) // 2
+        if pool_at(middle).usable_tokens >= middle:
+            fits = middle
+        else:
+            too_long = middle
+    return (fits, pool_at(fits)) if fits >= 2 else (0, pool)
 
 
 def format_bytes(count: int) -> str:

@@ -44,7 +44,7 @@ class SamplerRow:
     seed: int
     position: int
     num_generated: int
-    counts: TokenCounts | None = None  # needed when `needs_counts(params)`
+    counts: TokenCounts | None = None  # there when `needs_counts(params)`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,17 +76,18 @@ def uniform(seed: int, position: int) -> float:
 
 def sample(logits: Tensor, rows: Sequence[SamplerRow]) -> Sampled:
     """Choose a token for each row of `logits` [rows, vocabulary], fp32. Changes `logits`."""
-    best = logits.amax(-1)
-    # amax hands NaN through; +inf and a row of nothing but −inf are no distributions either.
+    # argmax takes NaN for the largest, so one pass finds the token and what is no distribution:
+    # NaN, +inf, and a row of nothing but −inf.
+    best = logits.argmax(-1)
+    largest = logits.gather(1, best.unsqueeze(1)).squeeze(1)
     failed = {
-        index: f"the model's logits are not numbers (largest: {best[index].item()})"
-        for index in (~best.isfinite()).nonzero().flatten().tolist()
+        index: f"the model's logits are not numbers (largest: {largest[index].item()})"
+        for index in (~largest.isfinite()).nonzero().flatten().tolist()
     }
-    for index, row in enumerate(rows):
-        _suppress(logits[index], row)
-        if row.counts is not None:
-            _penalize(logits[index], row.params, row.counts)
-    token_ids: list[int] = logits.argmax(-1).tolist()
+    changed = [_suppress(logits[i], row) | _penalize(logits[i], row) for i, row in enumerate(rows)]
+    if any(changed):
+        best = logits.argmax(-1)
+    token_ids: list[int] = best.tolist()
     drawn = [i for i, row in enumerate(rows) if not is_greedy(row.params) and i not in failed]
     for begin in range(0, len(drawn), ROWS_AT_ONCE):
         part = drawn[begin : begin + ROWS_AT_ONCE]
@@ -96,14 +97,21 @@ def sample(logits: Tensor, rows: Sequence[SamplerRow]) -> Sampled:
     return Sampled(token_ids=token_ids, failed=failed)
 
 
-def _suppress(logits: Tensor, row: SamplerRow) -> None:
-    if row.num_generated < row.params.min_tokens and row.params.suppress_until_min_tokens:
-        ids = sorted(row.params.suppress_until_min_tokens)
-        logits[torch.tensor(ids, device=logits.device)] = -math.inf
+def _suppress(logits: Tensor, row: SamplerRow) -> bool:
+    """Mask what must not come before min_tokens; whether anything was."""
+    ids = row.params.suppress_until_min_tokens
+    if not ids or row.num_generated >= row.params.min_tokens:
+        return False
+    logits[torch.tensor(sorted(ids), device=logits.device)] = -math.inf
+    return True
 
 
-def _penalize(logits: Tensor, params: SamplingParams, counts: TokenCounts) -> None:
-    """Repetition (Keskar 2019) over prompt and output, presence and frequency over output."""
+def _penalize(logits: Tensor, row: SamplerRow) -> bool:
+    """Repetition (Keskar 2019) over prompt and output, presence and frequency over output;
+    whether there were any."""
+    params, counts = row.params, row.counts
+    if counts is None:
+        return False
     produced = counts.output > 0
     if params.repetition_penalty != 1.0:
         factor = params.repetition_penalty
@@ -111,6 +119,7 @@ def _penalize(logits: Tensor, params: SamplingParams, counts: TokenCounts) -> No
         logits.copy_(torch.where(produced | counts.in_prompt, penalized, logits))
     logits.sub_(params.frequency_penalty * counts.output)
     logits.sub_(params.presence_penalty * produced)
+    return True
 
 
 def _draw(logits: Tensor, rows: Sequence[SamplerRow]) -> list[int]:

@@ -65,7 +65,7 @@ def test_auto_length_is_what_the_cache_holds(model: Path) -> None:
     assert start(model, kv_cache_memory=9 * 8192).description.max_model_len == 128
     failure = refusal(model, kv_cache_memory=4 * 8192)
     assert failure.reason is Reason.INSUFFICIENT_MEMORY
-    assert "--max-model-len to 48 or less" in failure.next_action
+    assert "--max-model-len to 48 or less, or raise --kv-cache-memory" in failure.next_action
     assert start(model, kv_cache_memory=4 * 8192, max_model_len=48).description.max_model_len == 48
 
 

@@ -82,9 +82,11 @@ def test_the_longest_length_is_the_context_when_it_fits() -> None:
     assert longest_model_len(lambda _: pool_of(4096), context_length=2048)[0] == 2048
 
 
-def test_a_shorter_length_is_found_though_the_context_leaves_no_pool() -> None:
+def test_the_longest_length_is_exact_though_the_context_leaves_no_pool() -> None:
     length, pool = longest_model_len(lambda n: pool_of(max(0, 1600 - n)), context_length=8192)
-    assert 256 <= length <= pool.usable_tokens <= 1600
+    # 800 leaves 800 tokens; one more leaves 799 and holds whole blocks of 16 alone.
+    assert length == 800
+    assert pool.usable_tokens == 800
 
 
 def test_nothing_fits() -> None:

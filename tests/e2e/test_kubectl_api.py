@@ -147,7 +147,7 @@ def test_describe_and_explain(kubectl: Kubectl) -> None:
     kubectl.run("apply", "-f", "-", stdin=DEPLOYMENT)
     assert "2 desired" in kubectl.run("describe", "deployment", "web")
     assert "image\t<string>" in kubectl.run("explain", "pod.spec.containers")
-    assert "No resource quota." in kubectl.run("describe", "namespace", kubectl.namespace)
+    assert "Active" in kubectl.run("describe", "namespace", kubectl.namespace)
 
 
 def test_api_resources_and_permissions(kubectl: Kubectl) -> None:

@@ -173,9 +173,7 @@ async def test_a_body_that_is_too_large_is_refused(api: RunningApi) -> None:
     body = io.BytesIO(b"x" * (4 << 20))
     async with (
         aiohttp.ClientSession() as session,
-        session.post(
-            url, data=io.BytesIO(b"x" * (4 << 20)), headers=headers, ssl=context
-        ) as response,
+        session.post(url, data=body, headers=headers, ssl=context) as response,
     ):
         assert response.status == 413
         assert (await response.json())["reason"] == "RequestEntityTooLarge"

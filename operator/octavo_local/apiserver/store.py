@@ -15,8 +15,8 @@ Everything happens in one event loop and nothing here waits, so a call is atomic
 import copy
 import random
 import uuid
-from collections.abc import AsyncIterator, Callable
-from types import TracebackType
+from collections.abc import Callable
+from datetime import timedelta
 
 from . import crds
 from .admission import (
@@ -40,19 +40,24 @@ from .errors import (
 )
 from .kinds import Kind, Kinds
 from .managers import APPLY, UPDATE, Manager, record_update
+from .object_watch import Watch
 from .resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
+    EVENTS,
     NAMESPACES,
+    NODES,
     SERVICE_ACCOUNTS,
     SERVICES,
+    UNATTENDED,
     Object,
     Resource,
 )
 from .selectors import parse_label_selector
 from .serverside_apply import apply
 from .service_addresses import assign_cluster_ip
-from .storage import ADDED, Storage, Subscription
+from .storage import Storage
 
+_EVENT_LIFETIME = timedelta(hours=1)
 FIRST_NAMESPACES = ("default", "kube-system")
 
 
@@ -173,9 +178,9 @@ class Store:
         )
         return copy.deepcopy(gone)
 
-    def watch(self, resource: Resource | None, *, replay: bool = True) -> "Watch":
+    def watch(self, resource: Resource | None, *, replay: bool = True) -> Watch:
         """Changes of one resource (of all, if None), after an ADDED for what is there already."""
-        return Watch(self, resource, replay=replay)
+        return Watch(self.kinds, self.storage, resource, replay=replay)
 
     # --- what HTTP needs besides ----------------------------------------------------------------
 
@@ -217,6 +222,8 @@ class Store:
                 raise not_found(resource, name)
             if wanted["metadata"].get("resourceVersion"):
                 raise conflict(resource, name, "the object does not exist, but has a version")
+            if kind.has_status and resource is not NODES:
+                wanted.pop("status", None)
             return self._create(kind, namespace, wanted, options, manager), True
         if subresource == "status":
             wanted = {k: v for k, v in wanted.items() if k != "spec"}
@@ -254,11 +261,15 @@ class Store:
         manager: Manager,
     ) -> Object:
         resource = kind.resource
+        if resource in UNATTENDED:
+            options.warnings.append(
+                f"local mode keeps {resource.plural}, but nothing here acts on them"
+            )
         self._place(resource, namespace, obj["metadata"])
         name = obj["metadata"]["name"]
         if self.exists(resource, namespace, name):
             raise already_exists(resource, name)
-        wanted = obj
+        wanted = copy.deepcopy(obj)  # admission adds defaults, which nobody applied
         obj = admit_new(kind, obj, now=self._now(), uid=self._new_uid())
         if resource is SERVICES:
             taken = {one["spec"].get("clusterIP") for one in self.storage.scan(resource.table)}
@@ -324,6 +335,8 @@ class Store:
     def _after_write(self, kind: Kind, stored: Object) -> None:
         """What the control plane does at once: serve a definition's kinds, furnish a namespace."""
         name = stored["metadata"]["name"]
+        if kind.resource is EVENTS:
+            self._forget_old_events()
         if kind.resource is CUSTOM_RESOURCE_DEFINITIONS:
             served, storage_kind = crds.kinds_of(stored)
             self.kinds.install(served, stored=storage_kind)
@@ -334,52 +347,16 @@ class Store:
         if active and not self.exists(SERVICE_ACCOUNTS, name, "default"):
             self.create(SERVICE_ACCOUNTS, name, {"metadata": {"name": "default"}})
 
+    def _forget_old_events(self) -> None:
+        """Events last an hour, as in a cluster; what looks for old ones is the next one."""
+        oldest = timestamp(self._clock() - _EVENT_LIFETIME)
+        for event in self.storage.scan(EVENTS.table):
+            metadata = event["metadata"]
+            # Timestamps of one form sort as text.
+            if (event.get("lastTimestamp") or metadata["creationTimestamp"]) < oldest:
+                self.storage.remove(EVENTS.table, metadata["namespace"], metadata["name"])
+
 
 def _without_managers(obj: Object) -> Object:
     metadata = {k: v for k, v in obj["metadata"].items() if k != "managedFields"}
     return {**obj, "metadata": metadata}
-
-
-class Watch:
-    """`async for type, resource, object in store.watch(PODS)`; close it, or use it in a `with`."""
-
-    def __init__(self, store: Store, resource: Resource | None, *, replay: bool) -> None:
-        self._kinds = store.kinds
-        self._resource = resource
-        storage = store.storage
-        if resource is not None:
-            existing = [(resource.table, obj) for obj in storage.scan(resource.table)]
-        else:
-            existing = list(storage.everything())
-        self._existing = iter(existing if replay else [])
-        self._changes: Subscription = storage.subscribe(resource.table if resource else None)
-
-    def close(self) -> None:
-        self._changes.close()
-
-    def __enter__(self) -> "Watch":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __aiter__(self) -> AsyncIterator[tuple[str, Resource, Object]]:
-        return self
-
-    async def __anext__(self) -> tuple[str, Resource, Object]:
-        for table, obj in self._existing:
-            return ADDED, self._resource_of(table), copy.deepcopy(obj)
-        change = await self._changes.next()
-        return change.type, self._resource_of(change.table), copy.deepcopy(change.obj)
-
-    def _resource_of(self, table: tuple[str, str]) -> Resource:
-        if self._resource is not None:
-            return self._resource
-        kind = self._kinds.stored_in(table)
-        assert kind is not None, table
-        return kind.resource

@@ -259,6 +259,7 @@ _IMMUTABLE: dict[Resource, tuple[tuple[str, ...], ...]] = {
     STATEFUL_SETS: (("spec", "selector"), ("spec", "serviceName")),
     JOBS: (("spec", "selector"), ("spec", "template"), ("spec", "completionMode")),
     SECRETS: (("type",),),
+    SERVICES: (("spec", "clusterIP"),),
     ROLE_BINDINGS: (("roleRef",),),
     CLUSTER_ROLE_BINDINGS: (("roleRef",),),
 }

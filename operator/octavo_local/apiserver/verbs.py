@@ -51,6 +51,8 @@ class Verbs:
             raise method_not_allowed(
                 f"local mode runs pods as plain processes and does not offer {target.subresource}"
             )
+        if target.subresource is None and _verb(target, request) not in target.kind.resource.verbs:
+            raise method_not_allowed()
         match request.method:
             case "GET" if target.name is None:
                 return await self._list(target, request)
@@ -81,8 +83,6 @@ class Verbs:
         return _json(present_one(target.kind, obj, request, self._clock()))
 
     async def _list(self, target: Target, request: web.Request) -> web.StreamResponse:
-        if target.kind.resource in REVIEWS:
-            raise method_not_allowed()
         fits = _filter(target, request)
         if request.query.get("watch") in ("true", "1"):
             return await serve_watch(
@@ -223,6 +223,14 @@ class Verbs:
             escaped = warning.replace("\\", "\\\\").replace('"', '\\"')
             response.headers.add("Warning", f'299 - "{escaped}"')
         return response
+
+
+def _verb(target: Target, request: web.Request) -> str:
+    verbs = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+    verb = verbs.get(request.method, "")
+    if target.name is None:
+        return {"get": "list", "delete": "deletecollection"}.get(verb, verb)
+    return verb
 
 
 def _json(body: Object, status: int = 200) -> web.Response:

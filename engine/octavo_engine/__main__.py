@@ -22,12 +22,14 @@ from octavo_engine.serving.text import TextAssembler
 from octavo_engine.threads import configure_threads
 from octavo_wire.failures import EXIT_CANNOT_START, Reason, StartupFailure
 from octavo_wire.names import DEFAULT_TERMINATION_LOG, ENV_TERMINATION_LOG
-from octavo_wire.settings import EngineSettings, SettingError, make_parser, settings_from
+from octavo_wire.settings import EngineSettings, SettingError, flag_name, make_parser, settings_from
 
 if TYPE_CHECKING:
     from octavo_engine.build import BuiltEngine, Progress
 
 _EXIT_USAGE: Final = 2
+# Settings of a server, which `generate` is not: refused there rather than ignored.
+_SERVER_SETTINGS: Final = ("host", "port", "served_model_name", "api_key_file", "step_log")
 _SERVE_HELP: Final = """\
 Serve a model over the OpenAI API.
 
@@ -123,6 +125,9 @@ class _Asked:
     """The options of `octavo generate` beside the engine's. Raises SettingError."""
 
     def __init__(self, options: dict[str, Any]) -> None:
+        for name in _SERVER_SETTINGS:
+            if name in options:
+                raise SettingError(f"{flag_name(name)} belongs to octavo serve; leave it out")
         self.prompt = str(options["prompt"])
         self.chat = bool(options.get("chat"))
         self.raw = bool(options.get("raw"))

@@ -1,9 +1,10 @@
 """Drives a scheduler and a runner by hand, with a clock that counts steps."""
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from octavo_engine.core.messages import Runner, SamplingParams, SchedulerOutput
+from octavo_engine.core.messages import PendingStep, Runner, SamplingParams, SchedulerOutput
 from octavo_engine.core.request import RequestRecord, RequestSpec
 from octavo_engine.core.scheduler import Scheduler
 
@@ -28,10 +29,23 @@ def drive(
     sampling: SamplingParams | Mapping[str, SamplingParams],
     *,
     arrive_every: int = 0,
+    ahead: int = 0,
     max_steps: int = 20_000,
 ) -> Outcome:
-    """Run `prompts` to their ends; the i-th arrives at step i · arrive_every."""
+    """Run `prompts` to their ends; the i-th arrives at step i · arrive_every.
+
+    `ahead` further steps are dispatched before the result of the first is taken.
+    """
     outcome = Outcome()
+    under_way: deque[tuple[SchedulerOutput, PendingStep]] = deque()
+
+    def take_result(now: float) -> None:
+        scheduled, pending = under_way.popleft()
+        for update in scheduler.update(scheduled, pending.result(), now):
+            outcome.tokens.setdefault(update.request_id, []).extend(update.new_token_ids)
+            if update.record is not None:
+                outcome.records[update.request_id] = update.record
+
     waiting = list(prompts.items())
     for step in range(max_steps):
         while waiting and step >= (len(prompts) - len(waiting)) * arrive_every:
@@ -44,14 +58,14 @@ def drive(
                     arrival_s=float(step),
                 )
             )
-        if not waiting and not scheduler.has_work():
+        if not waiting and not scheduler.has_work() and not under_way:
             scheduler.check_invariants()
             return outcome
-        scheduled = scheduler.schedule(float(step))
-        outcome.steps.append(scheduled)
-        output = runner.dispatch(scheduled).result()
-        for update in scheduler.update(scheduled, output, float(step)):
-            outcome.tokens.setdefault(update.request_id, []).extend(update.new_token_ids)
-            if update.record is not None:
-                outcome.records[update.request_id] = update.record
+        if waiting or scheduler.has_work():
+            scheduled = scheduler.schedule(float(step))
+            outcome.steps.append(scheduled)
+            under_way.append((scheduled, runner.dispatch(scheduled)))
+            if len(under_way) <= ahead:
+                continue
+        take_result(float(step))
     raise AssertionError(f"not finished after {max_steps} steps")

@@ -56,12 +56,13 @@ class ModelRunner:
             chosen_for = [scheduled.request_ids[row] for row in inputs.sampled_rows]
             sampled = sample(logits, [self._batch.sampler_row(name) for name in chosen_for])
             for index, (row, name) in enumerate(zip(inputs.sampled_rows, chosen_for, strict=True)):
+                token = sampled.token_ids[index]
+                # Failed ones too: a further step of theirs may be scheduled already.
+                self._batch.append_token(name, token)
                 if index in sampled.failed:
                     failed[name] = sampled.failed[index]
-                    continue
-                token = sampled.token_ids[index]
-                token_ids[row] = [token]
-                self._batch.append_token(name, token)
+                else:
+                    token_ids[row] = [token]
         return ModelOutput(token_ids=token_ids, failed=failed)
 
     def _tensor(self, array: IntArray) -> Tensor:

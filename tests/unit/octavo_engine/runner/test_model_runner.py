@@ -9,6 +9,7 @@ import torch
 
 from octavo_engine.build import BuiltEngine, build_engine
 from octavo_engine.core.messages import ModelOutput, SamplingParams, SchedulerOutput
+from octavo_engine.core.scheduler import Scheduler
 from octavo_wire.settings import EngineSettings
 from support.steps import Outcome, drive, greedy
 from support.tiny_gguf import TINY, TinyModel, write_tiny
@@ -102,6 +103,35 @@ def test_in_a_pool_that_preempts(tiny: TinyModel, prompts: Any, expected: Any) -
     assert built.scheduler.stats().num_preemptions > 0
 
 
+def one_step_ahead(built: BuiltEngine) -> Scheduler:
+    return Scheduler(replace(built.scheduler.config, async_depth=1))
+
+
+@pytest.mark.parametrize("blocks", [24, 200])
+def test_a_step_ahead_of_its_results(
+    blocks: int, tiny: TinyModel, prompts: Any, expected: Any
+) -> None:
+    built = build(tiny, blocks=blocks, max_num_batched_tokens=16)
+    scheduler = one_step_ahead(built)
+    outcome = drive(scheduler, built.runner, prompts, greedy(NEW), arrive_every=1, ahead=1)
+    assert outcome.tokens == expected
+    assert (scheduler.stats().num_preemptions > 0) == (blocks == 24)
+
+
+def test_stop_tokens_seen_a_step_late_end_a_sequence_where_they_stand(
+    tiny: TinyModel, prompts: Any, expected: Any
+) -> None:
+    built = build(tiny)
+    stops = {name: frozenset({tokens[5]}) for name, tokens in expected.items()}
+    sampling = {
+        name: SamplingParams(max_tokens=NEW, temperature=0.0, stop_token_ids=stops[name])
+        for name in prompts
+    }
+    outcome = drive(one_step_ahead(built), built.runner, prompts, sampling, ahead=1)
+    for name, tokens in expected.items():
+        assert outcome.tokens[name] == tokens[: tokens.index(tokens[5]) + 1]
+
+
 def test_a_seeded_sequence_is_the_same_in_any_company(tiny: TinyModel, prompts: Any) -> None:  # F1
     seeded = SamplingParams(max_tokens=NEW, temperature=1.0, seed=42)
     other = SamplingParams(max_tokens=NEW, temperature=1.3, top_p=0.9, presence_penalty=0.5)
@@ -128,8 +158,9 @@ def test_an_unseeded_sequence_differs_from_run_to_run(tiny: TinyModel, prompts: 
     assert one != two
 
 
+@pytest.mark.parametrize("ahead", [0, 1])
 def test_a_model_that_gives_no_numbers_fails_the_request_and_not_the_engine(  # F6
-    tiny: TinyModel, prompts: Any, expected: Any, monkeypatch: pytest.MonkeyPatch
+    ahead: int, tiny: TinyModel, prompts: Any, expected: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built = build(tiny)
     from octavo_engine.models.decoder import Decoder
@@ -152,11 +183,12 @@ def test_a_model_that_gives_no_numbers_fails_the_request_and_not_the_engine(  # 
             monkeypatch.setattr(Decoder, "logits", original)
             return pending
 
-    outcome = drive(built.scheduler, Watched(), two, greedy(NEW))
+    scheduler = one_step_ahead(built) if ahead else built.scheduler
+    outcome = drive(scheduler, Watched(), two, greedy(NEW), ahead=ahead)
     assert list(scheduled[0].failed) == ["p4"]
     assert outcome.records["p4"].error is not None
     assert outcome.tokens["p6"] == expected["p6"]
-    assert built.scheduler.stats().num_used_blocks == 0
+    assert scheduler.stats().num_used_blocks == 0
 
 
 def test_a_step_without_rows_still_drops(tiny: TinyModel) -> None:

@@ -7,26 +7,28 @@ after every call, and the fake runner checks every slot that a row reads.
 from typing import Any
 
 import hypothesis.strategies as st
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from support.scheduling import Driver
 
 from octavo_engine.core.request import FinishReason
 from octavo_engine.errors import ContextTooLong, Overloaded
+from support.scheduling import Driver
 
-# Few distinct tokens and heads in common, so that prefixes are hit and full hits happen.
-_HEADS = st.sampled_from([[], [1, 2, 3], [1, 2, 3, 4], [1, 2, 3, 4, 5, 6, 7, 8], [2] * 6])
+# Mostly starts of one text, so that prefixes, whole prompts included, are found again and again.
+_TEXT = [7, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4]
 _PROMPTS = st.builds(
-    lambda head, tail: (head + tail) or [1], _HEADS, st.lists(st.integers(0, 2), max_size=10)
+    lambda length, tail: _TEXT[:length] + tail,
+    st.one_of(st.integers(1, 24), st.sampled_from([4, 8, 16])),
+    st.one_of(st.just([]), st.lists(st.integers(0, 2), max_size=5)),
 )
 _OPTIONS = st.fixed_dictionaries(
     {
-        "num_blocks": st.integers(4, 16),
-        "block_size": st.integers(1, 5),
+        "num_blocks": st.integers(4, 24),
+        "block_size": st.sampled_from([1, 2, 4, 4, 5]),
         "max_num_seqs": st.integers(1, 5),
         "max_num_batched_tokens": st.integers(1, 24),
         "max_model_len": st.integers(8, 64),
-        "prefix_caching": st.booleans(),
+        "prefix_caching": st.sampled_from([True, True, True, False]),
         "max_queued_requests": st.integers(0, 8),
         "async_depth": st.integers(0, 2),
     }
@@ -108,7 +110,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 SchedulerMachine.TestCase.settings = settings(
-    max_examples=150,
+    max_examples=400,
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

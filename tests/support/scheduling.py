@@ -161,7 +161,7 @@ class Driver:
         return expected_answer(spec.prompt_token_ids, spec.sampling, limit)
 
     def check_answers(self) -> None:
-        """Every request that ended by itself has exactly the oracle's tokens and reason; others a start."""
+        """Requests that ended by themselves have the oracle's tokens and reason; others a start."""
         for request_id, record in self.records.items():
             tokens, reason = self.expected(request_id)
             got = self.tokens[request_id]

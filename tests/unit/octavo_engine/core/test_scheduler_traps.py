@@ -3,12 +3,12 @@
 import random
 
 import pytest
-from support.scheduling import Driver
 
 from octavo_engine.core.block_hash import HashFunction
 from octavo_engine.core.kv_cache_manager import KVCacheManager
 from octavo_engine.core.request import FinishReason
 from octavo_engine.errors import ContextTooLong
+from support.scheduling import Driver
 
 DEPTHS = pytest.mark.parametrize("depth", [0, 1, 2])
 
@@ -227,7 +227,7 @@ class TestPromptLargerThanTheCache:
 
     def test_it_is_refused_and_the_next_is_served(self) -> None:
         driver = Driver(num_blocks=251, max_model_len=4000)
-        with pytest.raises(ContextTooLong, match="holds 1000 tokens. However, you requested 2000"):
+        with pytest.raises(ContextTooLong, match="holds 1000 tokens"):
             driver.add("large", random_prompt(1, 2000))
         driver.add("short", [1, 2, 3])
         driver.run()

@@ -1,7 +1,7 @@
 """Why engine pods are not ready, read from what the kubelet and the scheduler say of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from octavo_operator.core.observed import Manifest, condition_of, is_live, is_ready
@@ -78,7 +78,10 @@ def diagnose_pod(pod: Manifest) -> Diagnosis:
     if ended:
         restarts = int(container.get("restartCount", 0))
         backing_off = waiting.get("reason") == "CrashLoopBackOff"
-        return _diagnose_exit(name, ended, restarts, backing_off=backing_off, logs=logs)
+        found = _diagnose_exit(name, ended, restarts, backing_off=backing_off, logs=logs)
+        if state.get("running") and parse_startup_failure(_last_object(_said(ended))) is None:
+            return replace(found, message=f"{found.message} It runs again, and loads the model.")
+        return found
     started = (state.get("running") or {}).get("startedAt")
     if started:
         return Diagnosis(
@@ -115,7 +118,7 @@ def _diagnose_image(name: str, container: Manifest, waiting: Manifest) -> Diagno
 def _diagnose_exit(
     name: str, ended: Manifest, restarts: int, *, backing_off: bool, logs: str
 ) -> Diagnosis:
-    said = str(ended.get("message") or "")
+    said = _said(ended)
     code = int(ended.get("exitCode", -1))
     times = f"; restarted {restarts} time{'s' if restarts != 1 else ''}" if restarts else ""
     failure = parse_startup_failure(_last_object(said))
@@ -145,6 +148,10 @@ def _diagnose_exit(
         next_action=f"Read what it said: {logs} --previous",
         failing=True,
     )
+
+
+def _said(ended: Manifest) -> str:
+    return str(ended.get("message") or "")
 
 
 def _last_object(text: str) -> str:

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -59,6 +60,7 @@ class Cluster:
             if uses_service_account():
                 kube_config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
             else:
+                _check_kubeconfig()
                 await kube_config.load_kube_config(  # type: ignore[no-untyped-call]
                     client_configuration=configuration
                 )
@@ -239,6 +241,13 @@ def uses_service_account() -> bool:
     """Whether to act as the pod's service account; a KUBECONFIG that is set outranks it."""
     in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and (SERVICE_ACCOUNT / "token").exists()
     return in_pod and not os.environ.get("KUBECONFIG")
+
+
+def _check_kubeconfig() -> None:
+    """Name the file that is missing: the client would miss a key in it instead."""
+    files = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    if not any(Path(name).exists() for name in files.split(os.pathsep)):
+        raise FileNotFoundError(f"there is no file {files}")
 
 
 def _path(kind: str, namespace: str | None, name: str | None = None) -> str:

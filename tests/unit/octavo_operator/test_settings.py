@@ -42,3 +42,14 @@ def test_wrong_values_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_help_says_how_to_install_the_kind() -> None:
     assert "kubectl apply -f crds/inferenceservices.yaml" in make_parser().format_help()
+
+
+def test_without_a_cluster_it_names_the_file_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/nowhere/kubeconfig")
+    monkeypatch.setenv("POD_ID", "pod")
+    assert main([]) == 1
+    said = capsys.readouterr().err
+    assert "there is no file /nowhere/kubeconfig" in said
+    assert "Set KUBECONFIG" in said

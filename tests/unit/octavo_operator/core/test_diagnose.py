@@ -57,7 +57,7 @@ FREE = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
         (
             make_pod(container={**running(), "lastState": terminated(137), "restartCount": 1}),
             "EngineExited",
-            "was killed (exit code 137); restarted 1 time.",
+            "was killed (exit code 137); restarted 1 time. It runs again",
         ),
         (
             make_pod(container={"lastState": terminated(137, "", "OOMKilled"), **running()}),

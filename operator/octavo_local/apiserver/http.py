@@ -14,7 +14,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from . import discovery, openapi
-from .errors import ApiError, misdirected, no_such_path, too_large, unauthorized
+from .errors import ApiError, bad_request, misdirected, no_such_path, too_large, unauthorized
 from .resources import Object
 from .store import Store
 from .targets import parse_target
@@ -107,6 +107,8 @@ async def _errors_as_status(request: web.Request, handler: Handler) -> web.Strea
         refusal = ApiError(error.status, error.reason.replace(" ", ""), error.reason)
     except (asyncio.CancelledError, ConnectionError):
         raise
+    except RecursionError:
+        refusal = bad_request("the body is nested too deeply")
     except Exception:
         logger.exception("%s %s failed", request.method, request.path)
         refusal = ApiError(500, "InternalError", "the local API server failed; its log says how")

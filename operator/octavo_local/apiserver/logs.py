@@ -1,6 +1,6 @@
 """`kubectl logs`: finds the container that is meant and streams what the node has of it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Protocol
 
 from aiohttp import web
@@ -56,14 +56,19 @@ async def serve_log(
     left = _number(query.get("limitBytes"), "limitBytes")
     response = web.StreamResponse(headers={"Content-Type": "text/plain"})
     await response.prepare(request)
-    async for chunk in chunks:
-        if left is not None:
-            chunk = chunk[:left]
-            left -= len(chunk)
-        await response.write(chunk)
-        if left == 0:
-            break
-    await response.write_eof()
+    try:
+        async for chunk in chunks:
+            if left is not None:
+                chunk = chunk[:left]
+                left -= len(chunk)
+            await response.write(chunk)
+            if left == 0:
+                break
+        await response.write_eof()
+    finally:
+        # A client that leaves must not keep the node reading.
+        if isinstance(chunks, AsyncGenerator):
+            await chunks.aclose()
     return response
 
 

@@ -119,11 +119,7 @@ class Store:
         kind = self.kinds.of(resource)
         old = self.peek(resource, namespace, name)
         obj = structured(kind, obj, options)
-        given_name = obj["metadata"].get("name", name)
-        if given_name != name:
-            raise bad_request(
-                f"the name of the object ({given_name}) does not match the name on the URL ({name})"
-            )
+        _check_identity(obj["metadata"], namespace, name)
         new = admit_change(kind, old, obj, subresource)
         manager = self._manager(kind, options, UPDATE, subresource)
         if _without_managers(new) != _without_managers(old):
@@ -210,11 +206,8 @@ class Store:
         wanted = structured(kind, wanted, options)
         if wanted["metadata"].pop("managedFields", None):
             raise bad_request("metadata.managedFields must be nil")
-        given_name = wanted["metadata"].setdefault("name", name)
-        if given_name != name:
-            raise bad_request(
-                f"the name of the object ({given_name}) does not match the name on the URL ({name})"
-            )
+        wanted["metadata"].setdefault("name", name)
+        _check_identity(wanted["metadata"], namespace, name)
         manager = self._manager(kind, options, APPLY, subresource)
         live = self.storage.get(resource.table, namespace or "", name)
         if live is None:
@@ -306,11 +299,7 @@ class Store:
             metadata.pop("namespace", None)
             return
         assert namespace is not None, f"{resource.plural} live in namespaces"
-        if metadata.get("namespace", namespace) != namespace:
-            raise bad_request(
-                f"the namespace of the provided object ({metadata['namespace']}) does not match "
-                f"the namespace sent on the request ({namespace})"
-            )
+        _check_identity(metadata, namespace, metadata["name"])
         metadata["namespace"] = namespace
         home = self.storage.get(NAMESPACES.table, "", namespace)
         if home is None:
@@ -355,6 +344,16 @@ class Store:
             # Timestamps of one form sort as text.
             if (event.get("lastTimestamp") or metadata["creationTimestamp"]) < oldest:
                 self.storage.remove(EVENTS.table, metadata["namespace"], metadata["name"])
+
+
+def _check_identity(metadata: Object, namespace: str | None, name: str) -> None:
+    for field, expected in (("name", name), ("namespace", namespace)):
+        given = metadata.get(field, expected)
+        if given != expected:
+            raise bad_request(
+                f"the {field} of the object ({given}) does not match the {field} of the request "
+                f"({expected})"
+            )
 
 
 def _without_managers(obj: Object) -> Object:

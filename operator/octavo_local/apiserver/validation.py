@@ -1,5 +1,6 @@
 """Faults of built-in objects that a schema cannot see, and of names and labels of every object."""
 
+import base64
 import re
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -229,6 +230,14 @@ def _check_data_keys(obj: Object) -> Iterator[Cause]:
         for key in obj.get(field) or {}:
             if not _DATA_KEY.fullmatch(key):
                 yield _invalid(f"{field}[{key}]", key, "a key has letters, digits, '-', '_', '.'")
+    encoded = "data" if obj["kind"] == "Secret" else "binaryData"
+    for key, value in (obj.get(encoded) or {}).items():
+        try:
+            base64.b64decode(value, validate=True)
+        except ValueError:
+            # The value is a secret: it is not shown.
+            message = "Invalid value: must be base64; plain text belongs into `stringData`"
+            yield Cause(field=f"{encoded}[{key}]", message=message)
 
 
 _CHECKS: dict[Resource, Callable[[Object], Iterator[Cause]]] = {

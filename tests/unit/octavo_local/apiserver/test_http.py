@@ -228,6 +228,8 @@ async def test_wrong_paths_and_queries(
         ("application/json", "[]", 422),
         ("application/json", '{"metadata": {"name": "a"}, "data": {"k": NaN}}', 400),
         ("application/yaml", "a: [", 400),
+        ("application/yaml", "metadata: &m {name: a}\ndata: *m", 400),
+        ("application/json", "[" * 100_000, 400),
         ("text/plain", "x", 415),
         ("application/yaml", "metadata: {name: good}", 201),
     ],

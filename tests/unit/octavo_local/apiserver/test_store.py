@@ -16,6 +16,7 @@ from octavo_local.apiserver.resources import (
     NETWORK_POLICIES,
     PODS,
     REPLICA_SETS,
+    SECRETS,
     SERVICE_ACCOUNTS,
     SERVICES,
     Object,
@@ -167,6 +168,12 @@ def test_kinds_that_nothing_acts_on_say_so(store: Store) -> None:
         (CONFIG_MAPS, {"metadata": {}}, "name or generateName is required"),
         (CONFIG_MAPS, {**config_map("a"), "data": {"k": 1}}, "must be of type string"),
         (CONFIG_MAPS, {**config_map("a"), "kind": "Secret"}, "does not match the expected kind"),
+        (
+            CONFIG_MAPS,
+            {"metadata": {"name": "a", "namespace": "b"}},
+            "does not match the namespace",
+        ),
+        (SECRETS, {**config_map("a"), "data": {"k": "plain?"}}, "must be base64"),
     ],
 )
 def test_wrong_objects_are_refused(
@@ -193,6 +200,13 @@ def test_what_is_limited_is_requested(store: Store) -> None:
     created = store.create(PODS, "default", wanted)
     resources = created["spec"]["containers"][0]["resources"]
     assert resources["requests"] == {"nvidia.com/gpu": 1}
+
+
+def test_plain_text_of_a_secret_is_encoded(store: Store) -> None:
+    secret = {**config_map("a"), "stringData": {"k": "plain"}}
+    created = store.create(SECRETS, "default", secret)
+    assert created["data"] == {"k": "cGxhaW4="}
+    assert "stringData" not in created
 
 
 def test_services_get_addresses_of_their_own_and_keep_them(store: Store) -> None:

@@ -70,7 +70,7 @@ class Kinds:
         return kind
 
     def stored_in(self, table: Table) -> Kind | None:
-        """The kind whose version the objects of a table are stored in."""
+        """The kind that the objects of a table are, or were before their definition went."""
         return self._by_table.get(table)
 
     def served(self) -> Iterable[Kind]:
@@ -84,8 +84,8 @@ class Kinds:
         self._by_table[table] = stored
 
     def uninstall(self, table: Table) -> None:
+        """Stops serving; what the table held keeps its name, for those who still hear of it."""
         self._custom.pop(table, None)
-        self._by_table.pop(table, None)
 
 
 def _address(resource: Resource) -> tuple[str, str, str]:

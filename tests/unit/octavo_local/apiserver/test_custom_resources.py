@@ -1,5 +1,6 @@
 """Custom resources without HTTP: defaults, pruning, messages, rules, definitions."""
 
+import asyncio
 import copy
 import random
 from typing import Any
@@ -197,6 +198,36 @@ def test_a_definition_waits_for_its_last_object(store: Store, widgets: Resource)
     store.update(widgets, "default", "w", marked)
     assert store.list(CUSTOM_RESOURCE_DEFINITIONS) == []
     assert store.kinds.find("example.com", "v1", "widgets") is None
+
+
+async def test_a_watch_of_everything_names_objects_whose_definition_is_gone(
+    store: Store, widgets: Resource
+) -> None:
+    store.create(widgets, "default", widget())
+    with store.watch(None, replay=False) as changes:
+        store.delete(CUSTOM_RESOURCE_DEFINITIONS, None, "widgets.example.com")
+        seen = [await asyncio.wait_for(anext(changes), 1) for _ in range(2)]
+    assert ("DELETED", widgets) in [(type_, resource) for type_, resource, _ in seen]
+
+
+def test_the_same_status_applied_again_is_no_write(store: Store, widgets: Resource) -> None:
+    store.create(widgets, "default", widget())
+
+    def apply(seen: bool, manager: str, *, force: bool = False) -> Object:
+        wanted: Object = {"metadata": {"name": "w"}, "status": {"seen": seen}}
+        options = WriteOptions(manager=manager)
+        obj, _ = store.apply(
+            widgets, "default", "w", wanted, options, force=force, subresource="status"
+        )
+        return obj
+
+    first = apply(True, "a")
+    assert apply(True, "a") == first
+    with pytest.raises(ApiError, match='conflict with "a" with subresource "status"'):
+        apply(False, "b")
+    forced = apply(False, "b", force=True)
+    assert forced["status"] == {"seen": False}
+    assert forced["metadata"]["generation"] == 1
 
 
 @pytest.mark.parametrize(

@@ -185,6 +185,19 @@ async def test_a_watch_ends_when_its_time_is_up(session: aiohttp.ClientSession) 
         assert await asyncio.wait_for(response.read(), 5) == b""
 
 
+async def test_a_client_that_leaves_is_forgotten(
+    session: aiohttp.ClientSession, server: ApiServer
+) -> None:
+    subscriptions = server.store.storage._subscriptions
+    async with session.get(f"{CORE}/configmaps?watch=1") as response:
+        assert response.status == 200
+        assert len(subscriptions) == 1
+        response.close()
+    async with asyncio.timeout(5):
+        while subscriptions:  # noqa: ASYNC110 - the server tells nobody when a client leaves
+            await asyncio.sleep(0.01)
+
+
 async def test_the_server_stops_although_somebody_watches() -> None:
     async with running_server(Store()) as server:
         context = ssl.create_default_context(cadata=server.ca_pem)

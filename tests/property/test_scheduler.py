@@ -4,6 +4,7 @@ The oracle computes each request alone, without cache, batch or scheduler. Invar
 after every call, and the fake runner checks every slot that a row reads.
 """
 
+from collections import Counter
 from typing import Any
 
 import hypothesis.strategies as st
@@ -34,6 +35,8 @@ _OPTIONS = st.fixed_dictionaries(
     }
 )
 _STOP_TOKENS = st.sampled_from([frozenset[int](), frozenset(range(0, 1000, 11))])
+
+happened: Counter[str] = Counter()
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -107,12 +110,31 @@ class SchedulerMachine(RuleBasedStateMachine):
         if hasattr(self, "driver"):
             self.driver.run()
             self.driver.check_answers()
+            self.note_what_happened()
+
+    def note_what_happened(self) -> None:
+        stats = self.driver.scheduler.stats()
+        depth = self.driver.config.async_depth
+        happened[f"preemptions at depth {depth}"] += stats.num_preemptions
+        happened[f"prefix hits at depth {depth}"] += stats.prefix_hit_tokens
+        happened["full hits"] += sum(len(step.attend_only) for step in self.driver.runner.steps)
+        happened.update(reason for reason, count in stats.finished.items() if count)
 
 
 SchedulerMachine.TestCase.settings = settings(
-    max_examples=400,
+    max_examples=250,
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-TestSchedulerMachine = SchedulerMachine.TestCase
+
+
+class TestScheduler(SchedulerMachine.TestCase):  # type: ignore[misc, valid-type]
+    def runTest(self) -> None:
+        happened.clear()
+        super().runTest()
+        for depth in (0, 1, 2):
+            assert happened[f"preemptions at depth {depth}"] > 0
+            assert happened[f"prefix hits at depth {depth}"] > 0
+        assert happened["full hits"] > 0
+        assert all(happened[reason] for reason in FinishReason)

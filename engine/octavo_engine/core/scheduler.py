@@ -254,6 +254,8 @@ class Scheduler:
             else:
                 assert not sequence.block_ids, f"{name} holds blocks but has no seat"
                 counted += state is SequenceState.DRAINING
+            if state is SequenceState.WAITING:
+                assert sequence.num_computed_tokens == 0, f"{name} has no blocks to be computed in"
         assert all(s.state is SequenceState.WAITING for s in self._waiting)
         assert all(s.state is SequenceState.RUNNING for s in self._running)
         assert counted == len(self._sequences), "a sequence is in no place, or in two"

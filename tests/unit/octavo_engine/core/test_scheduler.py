@@ -109,13 +109,31 @@ def test_the_newest_gives_way_and_nobody_enters_in_that_step(depth: int) -> None
     driver.add("old", range(8), max_tokens=20)
     driver.step()
     driver.add("new", range(50, 62), max_tokens=8)
+    while driver.scheduler.stats().num_used_blocks < 6:
+        driver.step()
+    driver.add("small", [1], priority=-1)  # first in the queue, and room for it is gone
     scheduled = driver.step_until_preempted()
     assert rows(scheduled) == {"old": 1}
     assert "new" in scheduled.dropped
     assert scheduled.new == []
+    assert [new.request_id for new in driver.step().new] == ["small"]
     driver.run()
     assert driver.records["new"].num_preemptions >= 1
     assert driver.records["old"].num_preemptions == 0
+    driver.check_answers()
+
+
+def test_a_newcomer_leaves_a_block_for_each_that_runs() -> None:
+    driver = Driver(num_blocks=9)
+    driver.add("old", range(8), max_tokens=8)
+    driver.step()
+    driver.add("new", range(50, 70))  # five blocks; two are used and the third is soon needed
+    driver.step()
+    driver.run()
+    assert driver.scheduler.stats().num_preemptions == 0
+    started = driver.records["new"].first_scheduled_s
+    assert started is not None
+    assert started > driver.records["old"].finished_s
     driver.check_answers()
 
 

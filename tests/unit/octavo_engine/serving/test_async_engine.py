@@ -1,5 +1,6 @@
 import asyncio
 import logging
+import random
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -167,3 +168,35 @@ async def test_an_idle_engine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
         before = looks
         await asyncio.sleep(0.05)
         assert looks == before
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+async def test_a_storm_of_requests_and_aborts_leaves_nothing_behind(depth: int) -> None:
+    rng = random.Random(depth)
+    watcher = Watcher()
+    fake = make_fake_engine(num_blocks=40, max_num_seqs=5, async_depth=depth)
+
+    async def client(number: int) -> None:
+        spec = make_spec(
+            f"r{number}", num_prompt_tokens=rng.randint(1, 60), max_tokens=rng.randint(1, 40)
+        )
+        request = engine.open(spec)
+        patience = rng.choice([0, 1, 5, 1000])
+        try:
+            await request.admitted()
+            async for _ in request.updates():
+                patience -= 1
+                if patience < 0:
+                    break
+        finally:
+            request.close()
+
+    async with running(fake, watcher) as engine:
+        await asyncio.gather(*map(client, range(80)))
+        await engine.wait_until_idle()
+    fake.scheduler.check_invariants()
+    assert len(watcher.records) == 80
+    assert sum(watcher.stats.finished.values()) == 80
+    assert {FinishReason.ABORT, FinishReason.LENGTH} == {r.finish_reason for r in watcher.records}
+    assert (watcher.stats.num_used_blocks, watcher.stats.num_waiting) == (0, 0)
+    assert watcher.stats.num_preemptions > 0, "the pool is small enough to matter"

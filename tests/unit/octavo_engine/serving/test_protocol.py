@@ -1,7 +1,11 @@
+import contextlib
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from octavo_engine.errors import InvalidRequest
 from octavo_engine.serving.protocol import (
@@ -150,3 +154,24 @@ class TestPrompts:
         with pytest.raises(InvalidRequest) as caught:
             _ = parse_completion(prompt=prompt).prompts
         assert caught.value.param == "prompt"
+
+
+_ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=True) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=4,
+)
+_FIELDS = st.sampled_from(
+    [*ChatRequest.model_fields, *CompletionRequest.model_fields, "n", "tools"]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.dictionaries(_FIELDS, _ANY_JSON, max_size=4), st.sampled_from([parse_chat, parse_completion])
+)
+def test_any_json_is_a_request_or_a_named_error(
+    fields: dict[str, Any], parse: Callable[..., Any]
+) -> None:
+    with contextlib.suppress(InvalidRequest):
+        parse(**fields)

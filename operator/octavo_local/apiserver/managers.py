@@ -11,7 +11,6 @@ from .field_sets import (
     from_fields_v1,
     leaf_values,
     to_fields_v1,
-    value_at,
 )
 from .resources import Object
 from .schemas import Schema
@@ -75,7 +74,16 @@ def write_owners(metadata: Object, owners: Owners) -> None:
         if manager.subresource:
             entry["subresource"] = manager.subresource
         entries.append(entry)
-    entries.sort(key=lambda entry: (entry["operation"], entry["time"]))
+    # A total order: writers that change nothing must not change the list by taking turns.
+    entries.sort(
+        key=lambda entry: (
+            entry["operation"],
+            entry["time"],
+            entry["manager"],
+            entry.get("subresource", ""),
+            entry["apiVersion"],
+        )
+    )
     if entries:
         metadata["managedFields"] = entries
     else:
@@ -111,7 +119,3 @@ def record_update(
     if changed:
         owners[manager] = Ownership(fields=mine.fields | changed, time=now)
     write_owners(new["metadata"], owners)
-
-
-def still_there(obj: Object, fields: FieldSet) -> FieldSet:
-    return frozenset(path for path in fields if value_at(obj, path) is not None)

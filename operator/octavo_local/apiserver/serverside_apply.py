@@ -55,17 +55,20 @@ def merged(live: Any, wanted: Any, schema: Schema) -> Any:
 def _merged_entries(
     live: list[Any], wanted: list[Any], schema: Schema, keys: list[str]
 ) -> list[Any]:
-    """Wanted entries in the wanted order, then those that only the live list has."""
-    result: list[Any] = []
-    used: list[int] = []
-    for entry in wanted:
-        found = find_entry(live, list_key(schema, keys, entry))
-        if found is None:
-            result.append(copy.deepcopy(entry))
-        else:
-            used.append(id(found))
-            result.append(merged(found, entry, item(schema)))
-    return result + [entry for entry in live if id(entry) not in used]
+    """Live entries stay where they are; the places of wanted ones are taken in the wanted order.
+
+    [x, a] with [new, a] applied becomes [x, new, a], and stays so however often it is applied.
+    """
+    pairs = [(find_entry(live, list_key(schema, keys, entry)), entry) for entry in wanted]
+    found = [id(old) for old, _ in pairs if old is not None]
+    merged_entries = iter(
+        [
+            copy.deepcopy(entry) if old is None else merged(old, entry, item(schema))
+            for old, entry in pairs
+        ]
+    )
+    result = [next(merged_entries) if id(entry) in found else entry for entry in live]
+    return [*result, *merged_entries]
 
 
 def apply(

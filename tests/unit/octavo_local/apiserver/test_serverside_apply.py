@@ -132,6 +132,16 @@ def test_an_update_takes_a_field_and_apply_then_conflicts(store: Store) -> None:
     assert apply(store, deployment())["spec"]["replicas"] == 5, "who does not ask, does not fight"
 
 
+def test_managers_of_one_list_do_not_reorder_it_in_turns(store: Store) -> None:
+    apply(store, deployment(container("a")))
+    apply(store, deployment(container("b")), "b")
+    once = apply(store, deployment(container("a")))
+    assert apply(store, deployment(container("b")), "b") == once
+    after = apply(store, deployment(container("new"), container("a")))
+    assert list(containers(after)) == ["new", "b", "a"]
+    assert apply(store, deployment(container("new"), container("a"))) == after
+
+
 def test_ports_are_told_apart_by_port_and_protocol(store: Store) -> None:
     def service(*ports: Object) -> Object:
         return {"metadata": {"name": "s"}, "spec": {"ports": list(ports)}}

@@ -50,11 +50,10 @@ def test_killed_between_children_and_status_it_comes_back_and_finishes(
         put_service(own_api)
         wait_for(lambda: hand.deployment("chat"))
         operator.kill()
-    started_s = time.monotonic()
-    with running_operator(own_api.kubeconfig, tmp_path / "2"):
+    with running_operator(own_api.kubeconfig, tmp_path / "2") as operator:
         # The same pod name: the Lease need not run out first.
+        assert "waiting:" not in operator.text()
         wait_for(lambda: get_status(own_api).get("observedGeneration") == 1)
-        assert time.monotonic() - started_s < 10
     kubectl = Kubectl(kubeconfig=own_api.kubeconfig)
     names = [item["metadata"]["name"] for item in kubectl.json("get", "svc")["items"]]
     assert set(names) >= {"chat", "chat-engines"}
@@ -75,7 +74,7 @@ def test_another_operator_takes_over_from_one_that_was_killed(
         first.kill()
         killed_s = time.monotonic()
         wait_for(lambda: holder(own_api) == "b")
-        assert time.monotonic() - killed_s < LEASE_DURATION_S + 3
+        assert time.monotonic() - killed_s < LEASE_DURATION_S + 10
         put_service(own_api)
         wait_for(lambda: get_status(own_api))
 

@@ -81,14 +81,18 @@ def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int:
 
 def resident_memory(status: Path = Path("/proc/self/status")) -> int:
     """Bytes of this process that are in memory now and are its own, files mapped not counted."""
-    return _field_bytes(status, "RssAnon:")
+    return _field_bytes(status, "RssAnon:", "VmRSS:")
 
 
-def _field_bytes(path: Path, key: str) -> int:
-    for line in path.read_text().splitlines():
-        if line.startswith(key):
-            return int(line.split()[1]) * 1024
-    raise OSError(f"{path} has no {key}")
+def _field_bytes(path: Path, *keys: str) -> int:
+    """The first of `keys` that the kernel gives, in bytes; its tables count in kB."""
+    table = dict(
+        line.split(maxsplit=1) for line in path.read_text().splitlines() if len(line.split()) > 1
+    )
+    for key in keys:
+        if key in table:
+            return int(table[key].split()[0]) * 1024
+    raise OSError(f"{path} has none of {', '.join(keys)}")
 
 
 def _quota(folder: Path) -> tuple[float, float]:

@@ -102,6 +102,11 @@ def test_kernel_tables(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 10 kB\nMemAvailable:   2048 kB\n")
     status = tmp_path / "status"
-    status.write_text("Name:\tpython\nRssAnon:\t   512 kB\n")
+    status.write_text("Name:\tpython\nGroups:\t \nVmRSS:\t   700 kB\nRssAnon:\t   512 kB\n")
     assert limits.available_memory(meminfo) == 2048 * 1024
     assert limits.resident_memory(status) == 512 * 1024
+    status.write_text("VmRSS:\t   700 kB\n")  # some sandboxed kernels say no more
+    assert limits.resident_memory(status) == 700 * 1024
+    status.write_text("Name:\tpython\n")
+    with pytest.raises(OSError, match="RssAnon"):
+        limits.resident_memory(status)

@@ -20,6 +20,7 @@ from octavo_local.apiserver.store import Store
 from octavo_local.apply import Applier, Manifest, load_manifests
 from octavo_local.cluster import Cluster, EventRecorder
 from octavo_local.controllers.loop import Controllers
+from octavo_local.node.addresses import AddressPool
 from octavo_local.node.backoff import Backoff
 from octavo_local.node.guardian import Guardian
 from octavo_local.node.images import Images
@@ -98,6 +99,8 @@ async def running_cluster(
     guardian = Guardian.start()
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(guardian.close)
+        addresses = AddressPool.claim()
+        stack.callback(addresses.close)
         server = await stack.enter_async_context(running_server(store))
         server.write_kubeconfig(state.kubeconfig)
         context = NodeContext(
@@ -113,7 +116,7 @@ async def running_cluster(
             node=lambda: cluster.get(NODES, "", NODE_NAME) or {},
         )
         _register_node(cluster, make_node(NODE_NAME, options.resources, version, time.time()))
-        kubelet = Kubelet(context, NODE_NAME)
+        kubelet = Kubelet(context, NODE_NAME, addresses)
         server.log_source = kubelet
         ports = ServicePorts(cluster, first_port=options.first_port, announce=announce)
         failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()

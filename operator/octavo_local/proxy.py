@@ -12,6 +12,7 @@ Target = tuple[str, int]
 LOCAL_HOST: Final = "127.0.0.1"
 _CHUNK_BYTES: Final = 64 * 1024
 _CONNECT_TIMEOUT_S: Final = 5.0
+_LINGER_S: Final = 1.0
 _NOBODY_TEXT: Final = b"no pod of this service is ready yet\n"
 _NOBODY: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain; charset=utf-8\r\n"
@@ -66,8 +67,7 @@ class PortProxy:
         try:
             upstream = await self._connect()
             if upstream is None:
-                writer.write(_NOBODY)
-                await writer.drain()
+                await _refuse(reader, writer)
                 return
             await _carry(reader, writer, *upstream)
         except (ConnectionError, asyncio.CancelledError):
@@ -94,6 +94,16 @@ class PortProxy:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
         await self._server.wait_closed()
+
+
+async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer 503, then read what the client still sends: closing on it would reset the answer."""
+    writer.write(_NOBODY)
+    writer.write_eof()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_LINGER_S):
+            while await reader.read(_CHUNK_BYTES):
+                continue
 
 
 async def _carry(

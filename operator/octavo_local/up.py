@@ -18,7 +18,7 @@ from rich.console import Console
 from octavo_local.apply import Manifest, ManifestError, load_manifests
 from octavo_local.chat import ChatError, stream_chat
 from octavo_local.local_cluster import ClusterOptions, LocalCluster, running_cluster
-from octavo_local.node.addresses import NoAddressAvailable, check_bindable
+from octavo_local.node.addresses import NoAddressAvailable
 from octavo_local.node.backoff import Backoff
 from octavo_local.objects import Object
 from octavo_local.progress import Progress, progress_of
@@ -132,15 +132,14 @@ def run(options: UpOptions) -> int:
     console = Console(highlight=False, soft_wrap=True)
     try:
         manifests = load_manifests(options.files)
-        check_bindable("127.77.0.1")
         state = StateDir.claim(options.state_dir)
-    except (ManifestError, StateDirError, NoAddressAvailable) as error:
+    except (ManifestError, StateDirError) as error:
         sys.stderr.write(f"octavo up: {error}\n")
         return 1
     try:
         _configure_logging(state.log, verbose=options.verbose)
         return asyncio.run(_Session(options, manifests, state, console).run())
-    except ManifestError as error:
+    except (ManifestError, NoAddressAvailable) as error:
         sys.stderr.write(f"octavo up: {error}\n")
         return 1
     finally:

@@ -93,10 +93,10 @@ def make_node(name: str, extra: Mapping[str, Fraction], version: str, now: float
 class Kubelet:
     """Keeps the processes of this machine in step with the pods bound to the node."""
 
-    def __init__(self, context: NodeContext, node_name: str) -> None:
+    def __init__(self, context: NodeContext, node_name: str, addresses: AddressPool) -> None:
         self._context = context
         self._node_name = node_name
-        self._addresses = AddressPool()
+        self._addresses = addresses
         self._workers: dict[str, PodWorker] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -127,6 +127,7 @@ class Kubelet:
         await asyncio.gather(*tasks, *self._ending, return_exceptions=True)
         for worker in workers:
             worker.clean_up()
+        self._addresses.close()
 
     def kill_all(self) -> None:
         for worker in self._workers.values():

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from octavo_local.node.addresses import POD_NETWORK, AddressPool, NoAddressAvailable, check_bindable
+from octavo_local.node.addresses import AddressPool, NoAddressAvailable, check_bindable
 from octavo_local.node.backoff import Backoff
 from octavo_local.node.images import ImageNotAvailable, Images
 from octavo_local.node.probes import Verdict, timing_of
@@ -79,14 +79,30 @@ def test_an_admitted_image_has_no_entry_point() -> None:
 
 
 def test_addresses_are_different_loopback_ones_and_come_back() -> None:
-    pool = AddressPool()
+    pool = AddressPool.claim()
     first, second = pool.take(), pool.take()
     assert first != second
-    assert {first, second}.isdisjoint({"127.0.0.1"})
     assert all(address.startswith("127.77.") for address in (first, second))
     pool.give_back(first)
     assert pool.take() not in (first, second)  # a freed one is not reused at once
-    assert POD_NETWORK.is_loopback
+    pool.close()
+
+
+def test_two_clusters_never_share_an_address() -> None:
+    first, second = AddressPool.claim(), AddressPool.claim()
+    assert not first.network.overlaps(second.network)
+    assert all(pool.network.is_loopback for pool in (first, second))
+    first.close()
+    second.close()
+
+
+def test_a_network_can_run_out() -> None:
+    pool = AddressPool.claim()
+    taken = {pool.take() for _ in range(253)}
+    assert len(taken) == 253
+    with pytest.raises(NoAddressAvailable, match="are in use"):
+        pool.take()
+    pool.close()
 
 
 def test_an_address_of_another_machine_cannot_be_had() -> None:

@@ -554,6 +554,16 @@ class TestLimitsAndKeys:
             assert server.client.get("/v1/models", headers=headers).status_code == 200
 
 
+def test_small_pieces_are_sent_at_once(server: RunningServer) -> None:
+    """Head and body of an answer are two pieces; one that waits costs 40 ms on Linux."""
+    times_s = []
+    for _ in range(20):
+        started_s = time.perf_counter()
+        assert server.client.get("/health/live").status_code == 200
+        times_s.append(time.perf_counter() - started_s)
+    assert min(times_s[5:]) < 0.02
+
+
 def test_models_say_their_context(server: RunningServer) -> None:
     (row,) = server.client.get("/v1/models").json()["data"]
     assert (row["id"], row["max_model_len"]) == (MODEL, 1024)

@@ -38,6 +38,8 @@ _DTYPES: Final = {
 }
 # What the HTTP server and the tokenizer add to the process after the model is loaded.
 SERVER_BYTES: Final = 128 * 2**20
+# What the driver takes for a process beside torch's own allocations.
+CUDA_CONTEXT_BYTES: Final = 512 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,25 +70,27 @@ def build_engine(settings: EngineSettings, *, progress: Progress | None = None) 
     )
     report("header", 1.0)
     shape = source.config.shape
-    model = Decoder(source.config, max_positions=plan.max_model_len, dtype=dtype, device=device)
-    try:
-        load_weights(model, source, lambda share: report("weights", share))
-    except ModelNotSupportedError as error:
-        raise _not_supported(path, error) from None
-    report("cache", 0.0)
     cache_shape = CacheShape(
         num_blocks=plan.pool.num_blocks,
         block_size=plan.pool.block_size,
         bytes_per_block=plan.pool.bytes_per_block,
     )
-    cache = KvCache(
-        cache_shape,
-        layers=shape.layers,
-        kv_heads=shape.kv_heads,
-        head_dim=shape.head_dim,
-        dtype=dtype,
-        device=device,
-    )
+    try:
+        model = Decoder(source.config, max_positions=plan.max_model_len, dtype=dtype, device=device)
+        load_weights(model, source, lambda share: report("weights", share))
+        report("cache", 0.0)
+        cache = KvCache(
+            cache_shape,
+            layers=shape.layers,
+            kv_heads=shape.kv_heads,
+            head_dim=shape.head_dim,
+            dtype=dtype,
+            device=device,
+        )
+    except ModelNotSupportedError as error:
+        raise _not_supported(path, error) from None
+    except torch.OutOfMemoryError:
+        raise _device_is_full(plan) from None
     runner = ModelRunner(
         model,
         GatherAttention(cache.keys, cache.values),
@@ -179,13 +183,31 @@ def _not_supported(path: Path, error: ModelNotSupportedError) -> CannotStart:
 
 
 def _device_memory(device: str) -> DeviceMemory:
+    """Of this process alone: two engines that start on one GPU do not charge each other."""
     if device == "cuda":
         free, total = torch.cuda.mem_get_info()
-        return DeviceMemory(limit_bytes=total, overhead_bytes=total - free, available_bytes=free)
+        return DeviceMemory(
+            limit_bytes=total,
+            overhead_bytes=torch.cuda.memory_reserved() + CUDA_CONTEXT_BYTES,
+            available_bytes=free,
+        )
     return DeviceMemory(
         limit_bytes=limits.memory_limit(),
         overhead_bytes=limits.resident_memory() + SERVER_BYTES,
         available_bytes=limits.available_memory(),
+    )
+
+
+def _device_is_full(plan: CachePlan) -> CannotStart:
+    free, total = torch.cuda.mem_get_info()
+    return CannotStart(
+        Reason.INSUFFICIENT_MEMORY,
+        f"The GPU ran full while the model was loaded: weights take "
+        f"{format_bytes(plan.budget.weights_bytes)} and the KV cache "
+        f"{format_bytes(plan.pool.nbytes)}, of {format_bytes(total)} now {format_bytes(free)} are "
+        "free. Another process may hold the rest.",
+        "Lower --gpu-memory-utilization to the share that this engine may have, set "
+        "--kv-cache-memory, or stop the other process.",
     )
 
 

@@ -146,6 +146,29 @@ def test_cuda_that_is_not_there(model: Path) -> None:
     assert start(model, device="auto").description.notes[0].endswith("threads")
 
 
+def test_a_gpu_that_runs_full_is_a_refusal_with_numbers(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(build, "KvCache", full)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 8 * 2**30))
+    failure = refusal(model)
+    assert failure.reason is Reason.INSUFFICIENT_MEMORY
+    assert "of 8.00 GiB now 1.00 GiB are free" in failure.message
+
+
+def test_another_process_on_the_gpu_is_not_charged_to_this_one(  # K1
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 8 * 2**30))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 2**20)
+    memory = build._device_memory("cuda")
+    assert memory.limit_bytes == 8 * 2**30
+    assert memory.overhead_bytes == 2**20 + build.CUDA_CONTEXT_BYTES
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_runs(dtype: str, model: Path) -> None:
     built = start(model, dtype=dtype)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 # A /16 away from 127.0.x.x, where other programs of the machine look for one another.
-POD_NETWORK: Final = ipaddress.ip_network("127.77.0.0/16")
+POD_NETWORK: Final = ipaddress.IPv4Network("127.77.0.0/16")
 # Bound on a part's last address for as long as the part is claimed; nothing listens there.
 _CLAIM_PORT: Final = 47077
 
@@ -20,31 +20,42 @@ class NoAddressAvailable(RuntimeError):
 
 
 class AddressPool:
-    """Hands out addresses in turn, so that a freed one is not reused while others are free.
+    """Hands out addresses of one claimed network, in turn, so that a freed one rests a while."""
 
-    A pool claims a part (/24) of the pod network for itself, since two local clusters on one
-    machine would otherwise give their pods the same addresses and ports. The claim is a bound
-    socket, so it ends with the process, however the process ends.
-    """
-
-    def __init__(self) -> None:
-        self._part, self._claim = _claim_part()
+    def __init__(self, network: ipaddress.IPv4Network, claim: socket.socket) -> None:
+        self.network = network
+        self._claim = claim
         self._used: set[str] = set()
         self._turn = self._addresses()
 
+    @classmethod
+    def claim(cls) -> "AddressPool":
+        """A pool over the first part (/24) of POD_NETWORK that no other cluster holds."""
+        check_bindable(str(POD_NETWORK[1]))
+        for network in POD_NETWORK.subnets(new_prefix=24):
+            claim = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            try:
+                claim.bind((str(network[-2]), _CLAIM_PORT))
+            except OSError:
+                claim.close()
+            else:
+                return cls(network, claim)
+        raise NoAddressAvailable(f"every part of {POD_NETWORK} is taken by another local cluster")
+
     def close(self) -> None:
-        """Give the whole part back."""
+        """Give the whole network back."""
         self._claim.close()
 
     def _addresses(self) -> Iterator[str]:
         while True:
-            for host in list(self._part.hosts())[:-1]:
+            for host in list(self.network.hosts())[:-1]:
                 yield str(host)
 
     def take(self) -> str:
         """An address that no pod of this machine has."""
-        if len(self._used) >= self._part.num_addresses - 3:
-            raise NoAddressAvailable(f"all addresses of {self._part} are in use")
+        # Neither the network's own address, nor its broadcast address, nor the claimed one.
+        if len(self._used) >= self.network.num_addresses - 3:
+            raise NoAddressAvailable(f"all addresses of {self.network} are in use")
         for address in self._turn:
             if address not in self._used:
                 self._used.add(address)
@@ -53,20 +64,6 @@ class AddressPool:
 
     def give_back(self, address: str) -> None:
         self._used.discard(address)
-
-
-def _claim_part() -> tuple[ipaddress.IPv4Network, socket.socket]:
-    assert isinstance(POD_NETWORK, ipaddress.IPv4Network)
-    check_bindable(str(POD_NETWORK[1]))
-    for part in POD_NETWORK.subnets(new_prefix=24):
-        claim = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        try:
-            claim.bind((str(part[-2]), _CLAIM_PORT))
-        except OSError:
-            claim.close()
-        else:
-            return part, claim
-    raise NoAddressAvailable(f"every part of {POD_NETWORK} is taken by another local cluster")
 
 
 def check_bindable(address: str) -> None:

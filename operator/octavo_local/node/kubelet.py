@@ -127,7 +127,6 @@ class Kubelet:
         await asyncio.gather(*tasks, *self._ending, return_exceptions=True)
         for worker in workers:
             worker.clean_up()
-        self._addresses.close()
 
     def kill_all(self) -> None:
         for worker in self._workers.values():

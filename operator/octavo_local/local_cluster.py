@@ -14,7 +14,7 @@ from typing import Final
 
 import aiohttp
 
-from octavo_local.apiserver.resources import NODES, SERVICES, Resource
+from octavo_local.apiserver.resources import NODES, PODS, SERVICES, Resource
 from octavo_local.apiserver.server import running_server
 from octavo_local.apiserver.store import Store
 from octavo_local.apply import Applier, Manifest, load_manifests
@@ -33,6 +33,7 @@ from octavo_local.state import StateDir
 from octavo_wire import names
 
 NODE_NAME: Final = "local"
+OPERATOR_NAMESPACE: Final = "octavo-system"
 INFERENCE_SERVICES: Final = Resource(
     group=names.API_GROUP,
     version=names.API_VERSION,
@@ -79,6 +80,9 @@ class LocalCluster:
 
     def inference_service(self, namespace: str, name: str) -> Object | None:
         return self.cluster.get(INFERENCE_SERVICES, namespace, name)
+
+    def operator_pods(self) -> list[Object]:
+        return self.cluster.list(PODS, OPERATOR_NAMESPACE)
 
     def url_of(self, namespace: str, service: str) -> str | None:
         """The local URL of a Service, once it has one."""

@@ -1,6 +1,6 @@
 """What InferenceServices are doing, as lines for a person who waits."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -55,12 +55,26 @@ class Progress:
         )
 
 
-def progress_of(service: Mapping[str, Any]) -> Progress:
-    """Read an InferenceService; a status of a former generation counts as none."""
+def progress_of(
+    service: Mapping[str, Any], operator_pods: Sequence[Mapping[str, Any]] = ()
+) -> Progress:
+    """Read an InferenceService; a status of a former generation counts as none.
+
+    While there is none, the operator's pods may know why.
+    """
     condition = condition_of(service, "Ready")
     status = service.get("status") or {}
     is_current = status.get("observedGeneration") == service["metadata"].get("generation")
     if not condition or not is_current:
+        broken = _broken_operator(operator_pods)
+        if broken:
+            return Progress(
+                name=name_of(service),
+                is_ready=False,
+                reason="OperatorNotRunning",
+                message=f"the operator does not run: {broken}",
+                next_action="kubectl logs -n octavo-system deploy/octavo-operator --previous",
+            )
         return Progress(
             name=name_of(service),
             is_ready=False,
@@ -75,3 +89,16 @@ def progress_of(service: Mapping[str, Any]) -> Progress:
         message=str(condition.get("message") or ""),
         next_action=str(condition.get("nextAction") or ""),
     )
+
+
+def _broken_operator(pods: Sequence[Mapping[str, Any]]) -> str:
+    """Why no operator runs, when its pod waits for something that waiting does not mend."""
+    for pod in pods:
+        scheduled = condition_of(pod, "PodScheduled")
+        if scheduled.get("status") == "False":
+            return str(scheduled.get("message"))
+        for container in (pod.get("status") or {}).get("containerStatuses") or ():
+            waiting = container["state"].get("waiting") or {}
+            if waiting.get("reason", "ContainerCreating") != "ContainerCreating":
+                return f"{waiting['reason']}: {waiting.get('message', '')}"
+    return ""

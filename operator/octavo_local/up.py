@@ -236,7 +236,7 @@ class _Session:
                 found = local.inference_service(*key)
                 if found is None:
                     continue
-                progress = progress_of(found)
+                progress = progress_of(found, local.operator_pods())
                 if shown.get(key) != progress.line(0):
                     shown[key] = progress.line(0)
                     self._say(progress.line(self._elapsed()))
@@ -286,7 +286,7 @@ class _Session:
             while not self._stop.is_set():
                 found = local.inference_service(*key)
                 assert found is not None
-                progress = progress_of(found)
+                progress = progress_of(found, local.operator_pods())
                 if progress.line(0) != shown:
                     shown, stuck_since = progress.line(0), self._elapsed()
                     self._say(progress.line(self._elapsed()))

@@ -42,3 +42,23 @@ def test_a_bad_phase_is_shown_with_its_reason_and_what_to_do() -> None:
         "          no file",
         "          Next: Check the path.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        ({"containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]}, ""),
+        (
+            {"containerStatuses": [{"state": {"waiting": {"reason": "CrashLoopBackOff"}}}]},
+            "CrashLoopBackOff",
+        ),
+        (
+            {"conditions": [{"type": "PodScheduled", "status": "False", "message": "no cpu"}]},
+            "no cpu",
+        ),
+    ],
+)
+def test_an_operator_that_does_not_run_is_told(status: dict[str, Any], told: str) -> None:
+    progress = progress_of(make_service(None), [{"status": status}])
+    assert progress.reason == ("OperatorNotRunning" if told else "WaitingForOperator")
+    assert told in progress.message

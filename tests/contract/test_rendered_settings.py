@@ -63,6 +63,6 @@ def test_the_engine_reads_what_was_asked(
     assert settings.max_model_len == engine.get("maxModelLen")
     assert settings.dtype == engine.get("dtype", "auto")
     assert settings.max_num_batched_tokens >= settings.max_num_seqs
-    assert settings.device == ("cuda" if "limits" in resources else "cpu")
+    assert settings.device == defaults.device  # the image says it, by OCTAVO_DEVICE
     assert (settings.host, settings.port) == ("0.0.0.0", ENGINE_PORT)
     assert settings.api_key_file is None

@@ -22,7 +22,7 @@ def explain_refused(refusal: Refusal, rollout: Rollout) -> list[Condition]:
     if rollout.ready:
         ready = Condition(
             type=ConditionType.READY,
-            status=FALSE,
+            status=TRUE,
             reason="ServingPreviousRevision",
             message=f"{_pods(rollout.ready)} of the previous spec go on serving; the current spec "
             f"is refused ({refusal.reason}): {refusal.message}",
@@ -48,7 +48,7 @@ def explain_refused(refusal: Refusal, rollout: Rollout) -> list[Condition]:
 
 
 def explain_ready(rollout: Rollout, obstacle: Diagnosis | None) -> Condition:
-    """Ready is True when pods of the current spec answer requests, and only then."""
+    """Ready is True when pods answer requests; its reason says whether they are of this spec."""
     trouble = obstacle or rollout.diagnosis
     if rollout.desired == 0:
         return _ready(
@@ -66,7 +66,7 @@ def explain_ready(rollout: Rollout, obstacle: Diagnosis | None) -> Condition:
         return _ready(TRUE, "Degraded", f"{count} ready.{why}", action)
     if rollout.ready:
         return _ready(
-            FALSE,
+            TRUE,
             "ServingPreviousRevision",
             f"{_pods(rollout.ready)} of the previous spec go on serving until pods of the current "
             f"one are ready.{why}",

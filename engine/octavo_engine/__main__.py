@@ -84,7 +84,7 @@ def serve(argv: Sequence[str]) -> int:
 def generate(argv: Sequence[str]) -> int:
     """Run `octavo generate`; returns the exit status."""
     _log_to_stderr()
-    parser = make_parser("octavo generate", _GENERATE_HELP)
+    parser = make_parser("octavo generate", _GENERATE_HELP, hidden=_SERVER_SETTINGS)
     parser.add_argument("-p", "--prompt", required=True, metavar="TEXT", help="what to answer")
     style = parser.add_mutually_exclusive_group()
     style.add_argument(

@@ -7,7 +7,7 @@ the two cannot disagree on a name or a unit.
 
 import argparse
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, NoReturn
 
@@ -141,8 +141,13 @@ class _Parser(argparse.ArgumentParser):
         raise SettingError(message)
 
 
-def make_parser(prog: str = "octavo serve", description: str = "") -> argparse.ArgumentParser:
-    """A parser with one flag per setting; it raises SettingError and leaves unset flags out."""
+def make_parser(
+    prog: str = "octavo serve", description: str = "", *, hidden: Collection[str] = ()
+) -> argparse.ArgumentParser:
+    """A parser with one flag per setting; it raises SettingError and leaves unset flags out.
+
+    `hidden` settings are read as well, but not shown: for a command that refuses them by name.
+    """
     parser = _Parser(
         prog=prog,
         description=description,
@@ -150,12 +155,11 @@ def make_parser(prog: str = "octavo serve", description: str = "") -> argparse.A
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
-    add_setting_flags(parser)
+    _add_setting_flags(parser, hidden)
     return parser
 
 
-def add_setting_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the model and every engine flag to `parser`, with no defaults of their own."""
+def _add_setting_flags(parser: argparse.ArgumentParser, hidden: Collection[str]) -> None:
     for setting in fields(EngineSettings):
         text = str(setting.metadata["help"])
         if setting.name == "model":
@@ -169,6 +173,8 @@ def add_setting_flags(parser: argparse.ArgumentParser) -> None:
         if shown is not None:
             text += f" (default: {str(shown).lower() if isinstance(shown, bool) else shown})"
         text = f"{text} [{env_name(setting.name)}]".replace("%", "%%")
+        if setting.name in hidden:
+            text = argparse.SUPPRESS
         if isinstance(setting.default, bool):
             parser.add_argument(
                 flag_name(setting.name),

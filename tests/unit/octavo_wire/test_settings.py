@@ -99,3 +99,9 @@ def test_every_setting_has_a_flag_with_help_and_a_variable() -> None:
         if setting.name != "model":
             assert f"--{setting.name.replace('_', '-')}" in shown
             assert env_name(setting.name) in shown
+
+
+def test_a_hidden_setting_is_read_and_not_shown() -> None:
+    parser = make_parser("octavo generate", hidden=("port",))
+    assert "--port" not in parser.format_help()
+    assert vars(parser.parse_args(["m", "--port", "1"]))["port"] == "1"

@@ -48,7 +48,7 @@ manifests: .venv/.ready-dev  ## Regenerate what is derived from the CRD, the cha
 bench-scheduler: .venv/.ready-dev  ## Time schedule() + update() for 256 decoding sequences
 	@$(BIN)/python tests/bench/scheduler.py
 
-images: ## Build the three images with docker (or CONTAINER_CLI=podman)
+images:  ## Build the three images; CONTAINER_CLI=podman and IMAGE_ARGS="--build-arg …" are heard
 	@for name in operator engine-cpu engine-cuda; do \
 	    version=$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml); \
 	    case $$name in \
@@ -56,7 +56,7 @@ images: ## Build the three images with docker (or CONTAINER_CLI=podman)
 	        engine-cpu) tag=octavo-engine:$$version-cpu ;; \
 	        engine-cuda) tag=octavo-engine:$$version ;; \
 	    esac; \
-	    $${CONTAINER_CLI:-docker} build -f docker/$$name.Dockerfile -t $$tag . || exit 1; \
+	    $${CONTAINER_CLI:-docker} build -f docker/$$name.Dockerfile -t $$tag $(IMAGE_ARGS) . || exit 1; \
 	done
 
 clean:  ## Remove the virtual environment and every cache

@@ -86,8 +86,8 @@ def make_engine_settings(service: InferenceService) -> dict[str, Any]:
     return {
         "model": service.spec.model.uri,
         "served_model_name": service.spec.model.name,
-        # No device: the images set OCTAVO_DEVICE, so that a pod with a broken driver says so instead
-        # of crawling on its CPU, and local mode sets its own, so that one manifest serves both.
+        # No device: the images set OCTAVO_DEVICE, so a pod with a broken driver says so instead of
+        # crawling on its CPU; and local mode sets its own, so one manifest serves both.
         "port": ENGINE_PORT,
         "dtype": engine.dtype,
         "gpu_memory_utilization": engine.gpu_memory_utilization,

@@ -130,13 +130,16 @@ def test_what_asks_for_more_gpus_than_there_are_is_unschedulable(up: LocalUp) ->
     up.kubectl("patch", "oisvc", "smollm2-gpu", "--type=merge", "-p", patch)
     selector = "serving.octavo.dev/inferenceservice=smollm2-gpu"
 
-    def unschedulable() -> bool:
-        return any(
-            "Insufficient nvidia.com/gpu" in str(pod["status"].get("conditions"))
+    def waiting() -> list[str]:
+        return [
+            condition["message"]
             for pod in up.pods(selector)
-        )
+            for condition in pod["status"].get("conditions") or ()
+            if condition.get("reason") == "Unschedulable"
+        ]
 
-    eventually(unschedulable, wait_s=30)
+    message = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    eventually(lambda: waiting() == [message], wait_s=30)
     up.kubectl("delete", "oisvc", "smollm2-gpu")
     eventually(lambda: not up.pods(selector), wait_s=40)
 
@@ -148,7 +151,8 @@ def test_deleting_it_takes_everything_along(up: LocalUp) -> None:
     up.kubectl("delete", "oisvc", "smollm2")
     eventually(lambda: not engine_pods(up), wait_s=40)
     assert not is_running(process_id(pod))
-    left = up.kubectl("get", "deploy,svc,rs,pods,endpointslices", "--no-headers", check=False)
+    selector = "serving.octavo.dev/inferenceservice=smollm2"
+    left = up.kubectl("get", "deploy,svc,rs,pods,endpointslices", "-l", selector, check=False)
     assert "No resources found" in left
 
 

@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,20 @@ def test_a_wrong_manifest_ends_it_with_the_reason(
     assert done.returncode == 1
     assert message in done.stderr
     assert str(path) in done.stderr
+
+
+def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
+    with octavo_up(tmp_path, "--image", "tinker:1", "--port", "18380") as up:
+        pod = make_pod("slow", STUBBORN)
+        pod["spec"]["terminationGracePeriodSeconds"] = 60
+        up.apply(pod)
+        up.kubectl("wait", "pod/slow", "--for=condition=Ready", "--timeout=10s")
+        child = int(eventually(lambda: up.kubectl("logs", "slow").strip()))
+        up.process.send_signal(signal.SIGINT)
+        eventually(lambda: "Stopping" in up.output)
+        assert is_running(child)
+        started_at = time.monotonic()
+        assert up.end(signal.SIGINT) == 130
+        eventually(lambda: not is_running(child))
+        assert time.monotonic() - started_at < 5
+        assert not (up.state / "kubeconfig").exists()

@@ -223,7 +223,9 @@ class _Session:
         ]
 
     def _how_to_use(self) -> str:
-        return f"  export KUBECONFIG={self._state.kubeconfig}\n  {kubectl()} get pods -A"
+        return (
+            f"  export KUBECONFIG={self._state.kubeconfig}\n  {own_command('kubectl')} get pods -A"
+        )
 
     async def _stay(self, local: LocalCluster) -> int:
         """Report every change until a signal comes; 1 when the cluster itself fails."""
@@ -261,8 +263,8 @@ class _Session:
             f'               -d \'{{"model": "{model}", "messages": '
             f'[{{"role": "user", "content": "Hello"}}]}}\'\n'
             f"  kubectl    export KUBECONFIG={self._state.kubeconfig}\n"
-            f"             {kubectl()} get oisvc{in_namespace}\n"
-            f"             {kubectl()} logs -f deploy/{name}{in_namespace}"
+            f"             {own_command('kubectl')} get oisvc{in_namespace}\n"
+            f"             {own_command('kubectl')} logs -f deploy/{name}{in_namespace}"
         )
 
     async def _demo(self, local: LocalCluster) -> int:
@@ -329,7 +331,7 @@ class _Session:
         )
         files = " ".join(f"-f {path}" for path in self._options.files)
         self._say(
-            f"\nTo go on, keep it running with: octavo up {files}\n\n"
+            f"\nThis demo ends here. To go on, keep it running: {own_command('octavo')} up {files}\n\n"
             + self._invitation(local, key, found)
             + "\n"
         )
@@ -340,11 +342,11 @@ def _model_name(service: Object | None, default: str) -> str:
     return str(((service or {}).get("status") or {}).get("modelName") or default)
 
 
-def kubectl() -> str:
-    """The kubectl that was installed with Octavo, else the one on the PATH."""
-    own = Path(sys.executable).parent / "kubectl"
+def own_command(name: str) -> str:
+    """The command that was installed with Octavo, as one types it here; else the one on the PATH."""
+    own = Path(sys.executable).parent / name
     if not own.exists():
-        return "kubectl"
+        return name
     with contextlib.suppress(ValueError):
         return str(own.relative_to(Path.cwd()))
     return str(own)

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -157,7 +156,6 @@ def test_deleting_it_takes_everything_along(up: LocalUp) -> None:
 
 
 def test_the_demo_answers_and_cleans_up(tmp_path: Path) -> None:
-    started_at = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", "octavo_local.demo", str(MANIFEST)],
         env=os.environ | {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": ""},
@@ -165,13 +163,11 @@ def test_the_demo_answers_and_cleans_up(tmp_path: Path) -> None:
         text=True,
         timeout=300,
     )
-    took_s = time.monotonic() - started_at
     assert done.returncode == 0, done.stdout + done.stderr
     assert "smollm2: Ready" in done.stdout
     assert "tokens/s" in done.stdout
     assert "curl http://127.0.0.1:" in done.stdout
     assert "kubectl" in done.stdout
-    assert took_s < 60  # 30 s on an idle machine; the tests share theirs
     assert not (tmp_path / ".octavo" / "local" / "kubeconfig").exists()
 
 

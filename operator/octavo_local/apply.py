@@ -84,7 +84,7 @@ class Applier:
         async with self._session.patch(
             f"{self._url}{path}",
             params={"fieldManager": _FIELD_MANAGER, "force": "true", "fieldValidation": "Strict"},
-            data=yaml.safe_dump(_with_name_label(manifest.body)),
+            data=yaml.safe_dump(manifest.body),
             headers=self._headers | {"Content-Type": "application/apply-patch+yaml"},
         ) as answer:
             body = await answer.json()
@@ -112,12 +112,3 @@ class Applier:
                     return []
                 self._kinds[root] = list((await answer.json())["resources"])
         return self._kinds[root]
-
-
-def _with_name_label(body: Object) -> Object:
-    """A Namespace with the label that API servers give it anyway; other objects as they are."""
-    if body["kind"] != "Namespace":
-        return body
-    metadata = body["metadata"]
-    labels = {**(metadata.get("labels") or {}), "kubernetes.io/metadata.name": metadata["name"]}
-    return body | {"metadata": metadata | {"labels": labels}}

@@ -331,9 +331,8 @@ class _Session:
         )
         files = " ".join(f"-f {path}" for path in self._options.files)
         self._say(
-            f"\nThis demo ends here. To go on, keep it running: {own_command('octavo')} up {files}\n\n"
-            + self._invitation(local, key, found)
-            + "\n"
+            "\nThis demo ends here. To go on, keep it running:  "
+            f"{own_command('octavo')} up {files}\n\n" + self._invitation(local, key, found) + "\n"
         )
         return 0
 
@@ -343,7 +342,7 @@ def _model_name(service: Object | None, default: str) -> str:
 
 
 def own_command(name: str) -> str:
-    """The command that was installed with Octavo, as one types it here; else the one on the PATH."""
+    """The command that was installed with Octavo, as typed here; else the one on the PATH."""
     own = Path(sys.executable).parent / name
     if not own.exists():
         return name

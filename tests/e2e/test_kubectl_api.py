@@ -276,6 +276,14 @@ def test_delete_of_a_pod_on_a_node_waits_for_the_kubelet(api: RunningApi, kubect
     assert "NotFound" in kubectl.fail("get", "pod", "lone")
 
 
+def test_an_object_that_is_only_a_name_can_be_applied(kubectl: Kubectl) -> None:
+    name = f"{kubectl.namespace}-bare"
+    manifest = f"{{apiVersion: v1, kind: Namespace, metadata: {{name: {name}}}}}"
+    kubectl.run("apply", "--server-side", "-f", "-", stdin=manifest)
+    assert kubectl.run("get", "namespace", name, "-o", "jsonpath={.status.phase}") == "Active"
+    kubectl.run("delete", "namespace", name, "--timeout=10s")
+
+
 def test_deleting_a_namespace_takes_its_content(kubectl: Kubectl) -> None:
     name = f"{kubectl.namespace}-inner"
     kubectl.run("create", "namespace", name)

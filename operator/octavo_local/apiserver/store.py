@@ -271,7 +271,9 @@ class Store:
         if manager.operation == APPLY:
             empty: Object = {"metadata": {}}
             applied = apply(empty, wanted, kind.schema, manager, force=False, now=self._now())
-            obj["metadata"]["managedFields"] = applied["metadata"]["managedFields"]
+            owned = applied["metadata"].get("managedFields")  # none, of an object that is a name
+            if owned:
+                obj["metadata"]["managedFields"] = owned
         else:
             record_update(None, obj, kind.schema, manager, self._now())
         if options.dry_run:

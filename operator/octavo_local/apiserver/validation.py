@@ -5,10 +5,11 @@ import re
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 
+from octavo_local.quantities import parse_quantity
+
 from .checking import shown
 from .errors import Cause
 from .kinds import Kind
-from .quantities import parse_quantity
 from .resources import (
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,

@@ -1,7 +1,6 @@
-"""Selectors, paths, quantities, ages, field sets: small readers and writers of text."""
+"""Selectors, paths, ages, field sets: small readers and writers of text."""
 
 from datetime import UTC, datetime
-from fractions import Fraction
 
 import pytest
 
@@ -11,7 +10,6 @@ from octavo_local.apiserver.field_sets import fields_of, from_fields_v1, readabl
 from octavo_local.apiserver.http import is_local_host
 from octavo_local.apiserver.jsonpath import InvalidPath, set_value_at, value_at
 from octavo_local.apiserver.pod_status import summarize
-from octavo_local.apiserver.quantities import parse_quantity
 from octavo_local.apiserver.resources import PODS, Object
 from octavo_local.apiserver.schemas import builtin_schema
 from octavo_local.apiserver.selectors import (
@@ -83,20 +81,6 @@ def test_paths_pick_conditions_and_indexes() -> None:
     made: Object = {}
     set_value_at(made, ".spec.replicas", 3)
     assert made == {"spec": {"replicas": 3}}
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("500m", Fraction(1, 2)), ("2", 2), ("1.5Gi", 3 * 2**29), ("1e3", 1000), ("100k", 100_000)],
-)
-def test_quantities_are_exact(text: str, value: Fraction) -> None:
-    assert parse_quantity(text) == value
-
-
-@pytest.mark.parametrize("text", ["", "1 Gi", "Gi", "2Gb", "1.2.3"])
-def test_what_is_no_quantity(text: str) -> None:
-    with pytest.raises(ValueError, match=r"quantity|unit"):
-        parse_quantity(text)
 
 
 @pytest.mark.parametrize(

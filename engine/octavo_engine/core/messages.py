@@ -36,6 +36,23 @@ class SamplingParams:
     seed: int | None = None
     stop_token_ids: frozenset[int] = frozenset()  # end-of-sequence tokens included, unless ignored
     suppress_until_min_tokens: frozenset[int] = frozenset()  # ids masked before min_tokens
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, what to add to its logit)
+    allowed_token_ids: frozenset[int] | None = None  # None: all of them
+    num_logprobs: int | None = None  # None: off; 0: of the chosen token; k: of the k likeliest too
+    num_prompt_logprobs: int | None = None  # the same, for every prompt token but the first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprob:
+    """Natural log-probabilities at one position, of the raw logits.
+
+    `rank` of the token counts from 1, the likeliest; `top` is (token id, logprob), likeliest first.
+    """
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +104,9 @@ class ModelOutput:
 
     token_ids: Sequence[Sequence[int]]
     failed: dict[str, str] = field(default_factory=dict)
+    logprobs: dict[str, list[TokenLogprob]] = field(default_factory=dict)  # of the new tokens
+    # Of the prompt tokens that this step's positions predict, in order.
+    prompt_logprobs: dict[str, list[TokenLogprob]] = field(default_factory=dict)
 
 
 class PendingStep(Protocol):

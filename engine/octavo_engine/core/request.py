@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from octavo_engine.core.messages import SamplingParams
+from octavo_engine.core.messages import SamplingParams, TokenLogprob
 
 
 class FinishReason(StrEnum):
@@ -23,6 +23,9 @@ class RequestSpec:
     arrival_s: float
     priority: int = 0  # lower runs first; equal ones by arrival
     cache_salt: str | None = None  # sequences share cached blocks only under the same salt
+    # An earlier request with the same prompt, whose full prompt blocks this one shares (n > 1).
+    fork_of: str | None = None
+    deadline_s: float | None = None  # ends with what it has then; on the clock of `now`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,8 @@ class SequenceUpdate:
     new_token_ids: list[int]
     num_cached_tokens: int
     record: RequestRecord | None = None
+    logprobs: list[TokenLogprob] = field(default_factory=list)  # one for each new token, if asked
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,14 +23,19 @@ class RequestSpec:
     arrival_s: float
     priority: int = 0  # lower runs first; equal ones by arrival
     cache_salt: str | None = None  # sequences share cached blocks only under the same salt
-    # An earlier request with the same prompt, whose full prompt blocks this one shares (n > 1).
+    # Another choice for an earlier request's prompt (n > 1): waits until that prompt is computed,
+    # then shares its full blocks. If the other one has ended, this is a request like any other.
     fork_of: str | None = None
     deadline_s: float | None = None  # ends with what it has then; on the clock of `now`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRecord:
-    """The whole story of a request that has ended, for usage, metrics and logs. Clock of `now`."""
+    """The whole story of a request that has ended, for usage, metrics and logs. Clock of `now`.
+
+    Each choice (n > 1) is a request of its own and has its own record; the tokens that a fork
+    shares are cached tokens of its record, so an answer's usage takes the first choice's.
+    """
 
     request_id: str
     finish_reason: FinishReason
@@ -44,17 +49,22 @@ class RequestRecord:
     first_token_s: float | None
     last_token_s: float | None
     finished_s: float
+    is_deadline_exceeded: bool = False  # ended at its deadline: ABORT, and `error` says so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceUpdate:
-    """What a step brought for one request: new tokens, and its record when it has ended."""
+    """What a step brought for one request: new tokens, and its record when it has ended.
+
+    No new tokens come with prompt log-probabilities of a chunk, nor with an end by deadline.
+    """
 
     request_id: str
     new_token_ids: list[int]
     num_cached_tokens: int
     record: RequestRecord | None = None
     logprobs: list[TokenLogprob] = field(default_factory=list)  # one for each new token, if asked
+    # Of the prompt's tokens but the first, in order, each once, over as many updates as it takes.
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
 
 
@@ -64,9 +74,10 @@ class SchedulerStats:
 
     num_running: int = 0
     num_waiting: int = 0
+    num_waiting_tokens: int = 0  # of prompts that have not begun
     num_usable_blocks: int = 0  # the null block excluded
     num_used_blocks: int = 0  # referenced by some sequence
-    prefix_query_tokens: int = 0
+    prefix_query_tokens: int = 0  # forks ask for no prefix, so they are in neither of the two
     prefix_hit_tokens: int = 0
     num_preemptions: int = 0
     prompt_tokens: int = 0

@@ -16,7 +16,7 @@ from octavo_engine.core.request import FinishReason, RequestSpec
 from octavo_engine.errors import CannotStart, ContextTooLong, RequestError
 from octavo_engine.serving.engine import EngineCore
 from octavo_engine.serving.prompts import PromptEncoder
-from octavo_engine.serving.protocol import ChatMessage
+from octavo_engine.serving.messages import ChatMessage
 from octavo_engine.serving.server import EngineServer
 from octavo_engine.serving.text import TextAssembler
 from octavo_engine.threads import configure_threads
@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 
 _EXIT_USAGE: Final = 2
 # Settings of a server, which `generate` is not: refused there rather than ignored.
-_SERVER_SETTINGS: Final = ("host", "port", "served_model_name", "api_key_file", "step_log")
+_SERVER_SETTINGS: Final = (
+    "host", "port", "served_model_name", "max_queued_requests", "max_queued_tokens",
+    "max_tokens_policy", "request_timeout_seconds", "api_key_file", "metrics_need_key",
+    "drain_accept_seconds", "drain_seconds", "single_process", "step_log",
+)  # fmt: skip
 _SERVE_HELP: Final = """\
 Serve a model over the OpenAI API.
 

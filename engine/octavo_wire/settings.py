@@ -6,6 +6,7 @@ the two cannot disagree on a name or a unit.
 """
 
 import argparse
+import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -14,6 +15,7 @@ from typing import Any, Final, NoReturn
 ENV_PREFIX: Final = "OCTAVO_"
 DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
 DEVICES: Final = ("auto", "cpu", "cuda")
+MAX_TOKENS_POLICIES: Final = ("reject", "clamp")
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY_UNITS: Final = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
@@ -43,6 +45,33 @@ def _positive_int(text: str) -> int:
         number = 0
     if number < 1:
         raise SettingError(f"{text!r} is no whole number of 1 or more")
+    return number
+
+
+def _whole_int(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise SettingError(f"{text!r} is no whole number of 0 or more")
+    return number
+
+
+def _seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0.0 <= number < math.inf:
+        raise SettingError(f"{text!r} is no number of seconds of 0 or more")
+    return number
+
+
+def _positive_seconds(text: str) -> float:
+    number = _seconds(text)
+    if number == 0:
+        raise SettingError(f"{text!r} leaves no time; give more than 0 seconds, or no limit at all")
     return number
 
 
@@ -120,8 +149,46 @@ class EngineSettings:
         None, parse_bytes, "size of the KV cache, as 512Mi; default: what the share leaves", "BYTES"
     )
     prefix_caching: bool = _setting(True, _boolean, "reuse the KV blocks of equal prompt prefixes")
+    max_queued_requests: int = _setting(
+        1024,
+        _whole_int,
+        "requests that may wait for a seat; one more is answered 429 with Retry-After",
+        "N",
+    )
+    max_queued_tokens: int = _setting(
+        2**20, _positive_int, "prompt tokens that may wait, over all requests; then 429", "TOKENS"
+    )
+    max_tokens_policy: str = _setting(
+        "reject",
+        _choice(*MAX_TOKENS_POLICIES),
+        "what becomes of a max_tokens beyond the context: reject answers 400, clamp cuts it",
+    )
+    request_timeout_seconds: float | None = _setting(
+        None,
+        _positive_seconds,
+        "longest time from a request's arrival to its last token; default: no limit",
+        "SECONDS",
+    )
     api_key_file: str | None = _setting(
         None, str, "file with one API key a line; requests under /v1 must bear one", "FILE"
+    )
+    metrics_need_key: bool = _setting(
+        False, _boolean, "ask for an API key on /metrics too, where keys are set"
+    )
+    drain_accept_seconds: float = _setting(
+        5.0,
+        _seconds,
+        "after SIGTERM: time in which requests are still taken, until endpoints have spread",
+        "SECONDS",
+    )
+    drain_seconds: float = _setting(
+        25.0,
+        _seconds,
+        "after SIGTERM: time until running answers are cut off; keep it below the pod's grace",
+        "SECONDS",
+    )
+    single_process: bool = _setting(
+        False, _boolean, "run the model in the server's own process instead of a second one"
     )
     step_log: str | None = _setting(
         None, str, "append one JSON line per engine step to this file (- for stderr)", "FILE"
@@ -240,4 +307,10 @@ def _check(settings: EngineSettings) -> None:
             f"--max-num-batched-tokens {settings.max_num_batched_tokens} is less than "
             f"--max-num-seqs {settings.max_num_seqs}: each running sequence needs a token a step; "
             "raise the first or lower the second"
+        )
+    if settings.drain_accept_seconds > settings.drain_seconds:
+        raise SettingError(
+            f"--drain-accept-seconds {settings.drain_accept_seconds:g} is more than "
+            f"--drain-seconds {settings.drain_seconds:g}: both count from SIGTERM, and requests "
+            "that are still taken need time to finish; lower the first or raise the second"
         )

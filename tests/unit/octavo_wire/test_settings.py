@@ -48,6 +48,12 @@ def test_an_empty_variable_is_an_unset_one() -> None:
         (["m", "--kv-cache-memory", "lots"], {}, "--kv-cache-memory: 'lots'"),
         (["m"], {"OCTAVO_PREFIX_CACHING": "maybe"}, "OCTAVO_PREFIX_CACHING: 'maybe'"),
         (["m", "--no-such-flag"], {}, "--no-such-flag"),
+        (["m", "--max-queued-requests", "-1"], {}, "--max-queued-requests: '-1'"),
+        (["m", "--drain-seconds", "inf"], {}, "--drain-seconds: 'inf'"),
+        (["m", "--drain-seconds", "nan"], {}, "--drain-seconds: 'nan'"),
+        (["m", "--request-timeout-seconds", "0"], {}, "--request-timeout-seconds: '0'"),
+        (["m", "--max-tokens-policy", "ignore"], {}, "reject, clamp"),
+        (["m", "--drain-seconds", "3"], {}, "--drain-accept-seconds 5 is more"),
         (["m", "--max-num-seqs", "64", "--max-num-batched-tokens", "32"], {}, "raise the first"),
     ],
 )

@@ -89,10 +89,11 @@ class BlockPool:
         return sum(self._blocks[block_id].ref_count == 0 for block_id in block_ids)
 
     def take(self, block_ids: Iterable[int]) -> None:
-        """Add one reference to each of these blocks, found by look-up."""
+        """Add one reference to each of these blocks: found by look-up, or used by another."""
         for block_id in block_ids:
             block = self._blocks[block_id]
-            assert block.key is not None, f"block {block_id} is taken but holds nothing known"
+            is_known = block.key is not None or block.ref_count > 0
+            assert is_known, f"block {block_id} is taken but holds nothing known"
             if block.ref_count == 0:
                 self._unlink(block)
             block.ref_count += 1

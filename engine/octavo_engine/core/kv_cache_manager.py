@@ -11,6 +11,7 @@ from octavo_engine.core.block_hash import (
     hash_block,
 )
 from octavo_engine.core.block_pool import BlockPool
+from octavo_engine.core.forks import has_prompt
 from octavo_engine.core.sequence import Sequence
 
 
@@ -47,7 +48,7 @@ class KVCacheManager:
 
     def find_fit(self, sequence: Sequence) -> Fit:
         """Look the sequence's known tokens up. Changes nothing but its list of keys."""
-        cached = self._find_prefix(sequence) if self._prefix_caching else []
+        cached = self._find_reusable(sequence)[: sequence.max_reusable_tokens // self.block_size]
         num_new_blocks = -(-len(sequence.token_ids) // self.block_size) - len(cached)
         return Fit(
             cached_block_ids=cached,
@@ -120,6 +121,18 @@ class KVCacheManager:
         for block_id, count in enumerate(references):
             found = self.pool.ref_count(block_id)
             assert found == count, f"block {block_id} has {found} references, {count} known"
+
+    def _find_reusable(self, sequence: Sequence) -> list[int]:
+        source = sequence.source
+        if source is not None and has_prompt(source):
+            shared = source.block_ids[: sequence.num_prompt_tokens // self.block_size]
+            if len(sequence.block_keys) < len(shared):
+                sequence.block_keys = source.block_keys[: len(shared)]
+            if not (self._prefix_caching and sequence.num_preemptions):
+                return shared
+            # It may find its own answer's blocks, too.
+            return max(self._find_prefix(sequence), shared, key=len)
+        return self._find_prefix(sequence) if self._prefix_caching else []
 
     def _find_prefix(self, sequence: Sequence) -> list[int]:
         self._extend_keys(sequence, len(sequence.token_ids) // self.block_size)

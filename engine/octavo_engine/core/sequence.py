@@ -9,6 +9,7 @@ num_computed_tokens  of these, how many the steps handed out so far compute
 |<- num_computed_tokens ->|<-- to be scheduled --------->|
 """
 
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from octavo_engine.core.block_hash import BlockKey
@@ -16,10 +17,20 @@ from octavo_engine.core.request import FinishReason, RequestRecord, RequestSpec
 
 
 class SequenceState(Enum):
+    HELD = auto()  # a fork; comes into the queue when the prompt of its source is computed
     WAITING = auto()  # in the queue: new, or preempted
     RUNNING = auto()  # has a seat and blocks
     DRAINING = auto()  # gave both back; its last tokens are still on their way from the device
     FINISHED = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocked:
+    """What a sequence needed when it could not enter; worth another look at a later step."""
+
+    num_blocks: int
+    num_tokens: int
+    look_again_step: int
 
 
 class Sequence:
@@ -28,6 +39,7 @@ class Sequence:
     __slots__ = (
         "block_ids",
         "block_keys",
+        "blocked",
         "first_scheduled_s",
         "first_token_s",
         "last_token_s",
@@ -35,19 +47,30 @@ class Sequence:
         "num_cached_tokens",
         "num_committed_blocks",
         "num_computed_tokens",
+        "num_overtaken",
         "num_placeholders",
         "num_preemptions",
+        "num_prompt_logprobs",
         "num_prompt_tokens",
+        "num_queued_tokens",
         "num_tokens",
         "order",
         "request_id",
         "sampling",
+        "source",
         "spec",
         "state",
         "token_ids",
     )
 
-    def __init__(self, spec: RequestSpec, *, number: int, max_total_tokens: int) -> None:
+    def __init__(
+        self,
+        spec: RequestSpec,
+        *,
+        number: int,
+        max_total_tokens: int,
+        source: "Sequence | None" = None,
+    ) -> None:
         self.spec = spec
         self.request_id = spec.request_id
         self.sampling = spec.sampling
@@ -55,6 +78,7 @@ class Sequence:
         self.num_prompt_tokens = len(self.token_ids)
         self.max_total_tokens = max_total_tokens  # prompt and output; reaching it ends the request
         self.order = (spec.priority, spec.arrival_s, number)  # lower is served first
+        self.source = source  # whose prompt blocks it shares when it enters, if they are there
         self.state = SequenceState.WAITING
         self.num_tokens = len(self.token_ids)
         self.num_computed_tokens = 0
@@ -64,6 +88,10 @@ class Sequence:
         self.num_committed_blocks = 0
         self.num_cached_tokens = 0
         self.num_preemptions = 0
+        self.num_prompt_logprobs = 0  # prompt tokens after the first whose logprobs were handed out
+        self.num_queued_tokens = 0  # what it counts for in the queue's tokens, until it begins
+        self.num_overtaken = 0  # sequences that entered while there were no blocks for this one
+        self.blocked: Blocked | None = None  # what was found when it could not enter
         self.first_scheduled_s: float | None = None
         self.first_token_s: float | None = None
         self.last_token_s: float | None = None
@@ -72,8 +100,25 @@ class Sequence:
     def num_generated_tokens(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
 
+    @property
+    def max_reusable_tokens(self) -> int:
+        """Known tokens whose computation nobody needs again, if their KV is there.
+
+        A position predicts the next one, so prompt log-probabilities that were not handed out yet
+        need all positions from the last one that was.
+        """
+        wants_all = self.sampling.num_prompt_logprobs is not None
+        if wants_all and self.num_prompt_logprobs < self.num_prompt_tokens - 1:
+            return self.num_prompt_logprobs
+        return len(self.token_ids)
+
     def make_record(
-        self, reason: FinishReason, now: float, error: str | None = None
+        self,
+        reason: FinishReason,
+        now: float,
+        error: str | None = None,
+        *,
+        is_deadline_exceeded: bool = False,
     ) -> RequestRecord:
         return RequestRecord(
             request_id=self.spec.request_id,
@@ -88,4 +133,5 @@ class Sequence:
             first_token_s=self.first_token_s,
             last_token_s=self.last_token_s,
             finished_s=now,
+            is_deadline_exceeded=is_deadline_exceeded,
         )

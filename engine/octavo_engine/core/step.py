@@ -1,6 +1,7 @@
 """A step while it is being drafted, and what must be remembered of it until its tokens come."""
 
 from octavo_engine.core.messages import NewSequence, SchedulerOutput
+from octavo_engine.core.request import SequenceUpdate
 from octavo_engine.core.sequence import Sequence
 
 
@@ -15,15 +16,17 @@ class Step:
         "_request_ids",
         "_scheduled",
         "dropped",
+        "ended",
         "num_tokens",
         "number",
         "samples",
         "sequences",
     )
 
-    def __init__(self, number: int, dropped: list[str]) -> None:
+    def __init__(self, number: int, dropped: list[str], ended: list[SequenceUpdate]) -> None:
         self.number = number
         self.dropped = dropped
+        self.ended = ended  # by the scheduler's own decision, still to be told
         self.num_tokens = 0
         self.sequences: list[Sequence] = []
         self.samples: list[bool] = []  # whether row i reaches its sequence's end: brings a token
@@ -49,6 +52,10 @@ class Step:
             sequence.num_tokens += 1
             sequence.num_placeholders += 1
         return samples
+
+    def starts(self) -> dict[str, int]:
+        """The first position that each row computes."""
+        return dict(zip(self._request_ids, self._computed, strict=True))
 
     def introduce(self, sequence: Sequence, *, attend_only: bool) -> None:
         """Hand a sequence to the runner with everything it must know of it."""

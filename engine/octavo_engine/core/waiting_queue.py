@@ -37,8 +37,8 @@ class OrderedSequences:
         assert self._sequences[index] is sequence, f"{sequence.request_id} is not here"
         del self._sequences[index]
 
-    def pop_first(self) -> Sequence:
-        return self._sequences.pop(0)
+    def __delitem__(self, index: int) -> None:
+        del self._sequences[index]
 
     def pop_last(self) -> Sequence:
         return self._sequences.pop()

@@ -1,10 +1,12 @@
-"""A runner without a model, for tests of the scheduler and of serving.
+"""Runners without a model, for tests of the scheduler and of serving.
 
-It keeps a simulated KV memory: each slot remembers a hash of the token history up to the position
-written there. Every step checks, through the block table, that what a row attends to is exactly its
-own history. So a block reused too early, hit before it was computed, shared while it still changes,
-or a wrong slot fails at once. The next token depends on the history alone, hence outputs must be
-equal whatever the batching, chunking, preemption and caching.
+FakeRunner keeps a simulated KV memory: each slot remembers a hash of the token history up to the
+position written there. Every step checks, through the block table, that what a row attends to is
+exactly its own history. So a block reused too early, hit before it was computed, shared while it
+still changes, or a wrong slot fails at once. The next token and its log-probabilities depend on the
+history alone, hence outputs must be equal whatever the batching, chunking, preemption and caching.
+
+InstantRunner checks nothing and answers at once, to see how fast everything around a model is.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,10 +18,11 @@ from octavo_engine.core.messages import (
     PendingStep,
     SamplingParams,
     SchedulerOutput,
+    TokenLogprob,
 )
 
 _MASK = (1 << 64) - 1
-_EMPTY_HISTORY = 0x9E3779B97F4A7C15
+EMPTY_HISTORY = 0x9E3779B97F4A7C15
 
 ChooseToken = Callable[[Sequence[int]], int]
 FindFailure = Callable[[str, Sequence[int]], str | None]
@@ -35,7 +38,7 @@ def choose_by_hash(vocab_size: int) -> ChooseToken:
     """A deterministic function of the whole history, as a greedy model is."""
 
     def choose(history: Sequence[int]) -> int:
-        value = _EMPTY_HISTORY
+        value = EMPTY_HISTORY
         for token_id in history:
             value = extend_history(value, token_id)
         return value % vocab_size
@@ -56,6 +59,22 @@ def suppress(token_id: int, num_generated: int, sampling: SamplingParams, vocab_
     return token_id
 
 
+def make_logprob(history: int, token_id: int, num_top: int, vocab_size: int) -> TokenLogprob:
+    """Made-up log-probabilities of a token after a history (its hash): the same at every asking.
+
+    The `num_top` likeliest are at -0.25, -0.5 and so on, and the token itself is of their rank if
+    it is one of them.
+    """
+    top = tuple(((history + 7 * i) % vocab_size, -0.25 * (i + 1)) for i in range(num_top))
+    for rank, (top_id, logprob) in enumerate(top, start=1):
+        if top_id == token_id:
+            return TokenLogprob(token_id=token_id, logprob=logprob, rank=rank, top=top)
+    value = extend_history(history, token_id) % 1000
+    return TokenLogprob(
+        token_id=token_id, logprob=-6.0 - value / 1000, rank=num_top + 1 + value, top=top
+    )
+
+
 @dataclass(slots=True)
 class _Held:
     """The runner's copy of one sequence; histories[i] is the hash up to and with token i."""
@@ -68,7 +87,7 @@ class _Held:
     failure: str | None = None
 
     def history_until(self, end: int) -> list[int]:
-        last = self.histories[-1] if self.histories else _EMPTY_HISTORY
+        last = self.histories[-1] if self.histories else EMPTY_HISTORY
         for token_id in self.token_ids[len(self.histories) : end]:
             last = extend_history(last, token_id)
             self.histories.append(last)
@@ -138,6 +157,8 @@ class FakeRunner:
             self._write(request_id, computed, count, request_id in scheduled.attend_only)
         tokens: list[list[int]] = []
         failed: dict[str, str] = {}
+        logprobs: dict[str, list[TokenLogprob]] = {}
+        prompt_logprobs: dict[str, list[TokenLogprob]] = {}
         for request_id, computed, count in zip(
             scheduled.request_ids,
             scheduled.num_computed_tokens,
@@ -146,12 +167,30 @@ class FakeRunner:
         ):
             held = self._held[request_id]
             self._attend(request_id, held, computed + count)
-            tokens.append(self._sample(request_id, held, computed + count))
+            sampled = self._sample(request_id, held, computed + count)
+            tokens.append(sampled)
             if held.failure is not None:
                 failed[request_id] = held.failure
+                continue
+            if sampled and held.sampling.num_logprobs is not None:
+                start = len(held.token_ids) - 1
+                num_top = held.sampling.num_logprobs
+                logprobs[request_id] = self._list_logprobs(held, start, start + 1, num_top)
+            if held.sampling.num_prompt_logprobs is not None:
+                # Position i tells of token i + 1.
+                end = min(computed + count + 1, held.num_prompt_tokens)
+                num_top = held.sampling.num_prompt_logprobs
+                found = self._list_logprobs(held, computed + 1, end, num_top)
+                if found:
+                    prompt_logprobs[request_id] = found
         wait = self._before_result
         return _DoneStep(
-            ModelOutput(token_ids=tokens, failed=failed),
+            ModelOutput(
+                token_ids=tokens,
+                failed=failed,
+                logprobs=logprobs,
+                prompt_logprobs=prompt_logprobs,
+            ),
             (lambda: wait(scheduled)) if wait else lambda: None,
         )
 
@@ -200,6 +239,13 @@ class FakeRunner:
                 f"{start} to {start + len(expected) - 1} of its history"
             )
 
+    def _list_logprobs(self, held: _Held, start: int, end: int, num_top: int) -> list[TokenLogprob]:
+        """Of the sequence's tokens from position `start` up to `end`."""
+        return [
+            make_logprob(held.histories[i - 1], held.token_ids[i], num_top, self.vocab_size)
+            for i in range(start, end)
+        ]
+
     def _sample(self, request_id: str, held: _Held, end: int) -> list[int]:
         if held.failure is not None:
             return []
@@ -216,3 +262,41 @@ class FakeRunner:
         assert 0 <= token_id < self.vocab_size, f"token {token_id} is not in the vocabulary"
         held.token_ids.append(token_id)
         return [token_id]
+
+
+class InstantRunner:
+    """Gives every sequence the tokens of `script`, over and over, in a constant time per row."""
+
+    def __init__(self, script: Sequence[int]) -> None:
+        assert script, "a script has at least one token"
+        self._answers = [[token_id] for token_id in script]
+        self._held: dict[str, int] = {}  # tokens known or on their way, by request id
+
+    @property
+    def held_request_ids(self) -> set[str]:
+        return set(self._held)
+
+    def dispatch(self, scheduled: SchedulerOutput) -> PendingStep:
+        held, answers = self._held, self._answers
+        for request_id in scheduled.dropped:
+            del held[request_id]
+        for new in scheduled.new:
+            held[new.request_id] = len(new.token_ids)
+        tokens: list[Sequence[int]] = []
+        for request_id, computed, count in zip(
+            scheduled.request_ids,
+            scheduled.num_computed_tokens,
+            scheduled.num_scheduled_tokens,
+            strict=True,
+        ):
+            end = computed + count
+            if end == held[request_id]:
+                held[request_id] = end + 1
+                tokens.append(answers[end % len(answers)])
+            else:
+                tokens.append(())
+        return _DoneStep(ModelOutput(token_ids=tokens), _do_nothing)
+
+
+def _do_nothing() -> None:
+    return None

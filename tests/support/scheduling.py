@@ -5,11 +5,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from octavo_engine.core.kv_cache_manager import KVCacheManager
-from octavo_engine.core.messages import PendingStep, SamplingParams, SchedulerOutput
+from octavo_engine.core.messages import (
+    PendingStep,
+    SamplingParams,
+    SchedulerOutput,
+    TokenLogprob,
+)
 from octavo_engine.core.request import FinishReason, RequestRecord, RequestSpec, SequenceUpdate
 from octavo_engine.core.scheduler import Scheduler, SchedulerConfig
 from octavo_engine.core.stopping import decide_finish
-from octavo_engine.testing import FakeRunner, choose_by_hash, suppress
+from octavo_engine.testing import (
+    EMPTY_HISTORY,
+    FakeRunner,
+    choose_by_hash,
+    extend_history,
+    make_logprob,
+    suppress,
+)
 
 VOCAB_SIZE = 1000
 
@@ -32,6 +44,19 @@ def expected_answer(
             return tokens[len(prompt) :], reason
 
 
+def expected_logprobs(
+    tokens: Sequence[int], start: int, num_top: int, vocab_size: int = VOCAB_SIZE
+) -> list[TokenLogprob]:
+    """Log-probabilities of the tokens from position `start`, 1 or more, to the end."""
+    found = []
+    history = EMPTY_HISTORY
+    for position, token_id in enumerate(tokens):
+        if position >= start:
+            found.append(make_logprob(history, token_id, num_top, vocab_size))
+        history = extend_history(history, token_id)
+    return found
+
+
 class Driver:
     """One scheduler and one fake runner; every step is checked from inside and from outside.
 
@@ -48,6 +73,9 @@ class Driver:
         max_model_len: int = 512,
         prefix_caching: bool = True,
         max_queued_requests: int = 100,
+        max_queued_tokens: int = 1 << 20,
+        max_overtakes: int = 16,
+        prefill_share: float = 0.5,
         async_depth: int = 0,
         kv: KVCacheManager | None = None,
         **runner_options: Any,
@@ -60,6 +88,9 @@ class Driver:
             max_model_len=max_model_len,
             prefix_caching=prefix_caching,
             max_queued_requests=max_queued_requests,
+            max_queued_tokens=max_queued_tokens,
+            max_overtakes=max_overtakes,
+            prefill_share=prefill_share,
             async_depth=async_depth,
         )
         self.scheduler = Scheduler(self.config, kv)
@@ -68,6 +99,8 @@ class Driver:
         self.now = 0.0
         self.specs: dict[str, RequestSpec] = {}
         self.tokens: dict[str, list[int]] = {}
+        self.logprobs: dict[str, list[TokenLogprob]] = {}
+        self.prompt_logprobs: dict[str, list[TokenLogprob]] = {}
         self.records: dict[str, RequestRecord] = {}
         self.ended_from_outside: set[str] = set()
 
@@ -78,6 +111,8 @@ class Driver:
         *,
         priority: int = 0,
         cache_salt: str | None = None,
+        fork_of: str | None = None,
+        deadline_s: float | None = None,
         **sampling: Any,
     ) -> None:
         sampling.setdefault("max_tokens", 8)
@@ -88,10 +123,14 @@ class Driver:
             arrival_s=self.now,
             priority=priority,
             cache_salt=cache_salt,
+            fork_of=fork_of,
+            deadline_s=deadline_s,
         )
         self.scheduler.add(spec)
         self.specs[request_id] = spec
         self.tokens[request_id] = []
+        self.logprobs[request_id] = []
+        self.prompt_logprobs[request_id] = []
 
     def finish(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> None:
         record = self.scheduler.finish(request_id, reason, self.now)
@@ -126,8 +165,11 @@ class Driver:
         self.scheduler.check_invariants()
         for update in updates:
             assert update.request_id not in self.records, "a request is heard of after its end"
-            assert update.new_token_ids or update.record, "an update that says nothing"
+            says_something = update.new_token_ids or update.prompt_logprobs or update.record
+            assert says_something, "an update that says nothing"
             self.tokens[update.request_id] += update.new_token_ids
+            self.logprobs[update.request_id] += update.logprobs
+            self.prompt_logprobs[update.request_id] += update.prompt_logprobs
             if update.record is not None:
                 self._note_record(update.record)
         return updates
@@ -170,6 +212,21 @@ class Driver:
                 assert got == tokens[: len(got)], request_id
             else:
                 assert (got, record.finish_reason) == (tokens, reason), request_id
+            self._check_logprobs(request_id, is_cut)
+
+    def _check_logprobs(self, request_id: str, is_cut: bool) -> None:
+        """Each generated token has its own, once; each prompt token, too, or a start of them."""
+        spec, got = self.specs[request_id], self.tokens[request_id]
+        prompt, sampling = spec.prompt_token_ids, spec.sampling
+        expected = []
+        if sampling.num_logprobs is not None:
+            expected = expected_logprobs([*prompt, *got], len(prompt), sampling.num_logprobs)
+        assert self.logprobs[request_id] == expected, request_id
+        expected = []
+        if sampling.num_prompt_logprobs is not None:
+            expected = expected_logprobs(prompt, 1, sampling.num_prompt_logprobs)
+        found = self.prompt_logprobs[request_id]
+        assert found == (expected[: len(found)] if is_cut else expected), request_id
 
     def _note_record(self, record: RequestRecord) -> None:
         assert record.request_id not in self.records, "a request ends twice"

@@ -4,76 +4,20 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any
 
 from octavo_engine.core.request import FinishReason, RequestSpec
 from octavo_engine.errors import OctavoError
 from octavo_engine.serving.async_engine import AsyncEngine, OpenRequest
-from octavo_engine.serving.errors import GenerationFailed, error_payload
-from octavo_engine.serving.sse import DONE, frame
+from octavo_engine.serving.errors import DeadlineExceeded, GenerationFailed, error_payload
+from octavo_engine.serving.logprobs import PlacedToken
+from octavo_engine.serving.shapes import Shape
+from octavo_engine.serving.sse import DONE, ChunkFramer, frame
 from octavo_engine.serving.text import TextAssembler, TextDelta
 
-
-class Shape(Protocol):
-    """How one of the two APIs writes choices down."""
-
-    id_prefix: str
-    whole_object: str
-    chunk_object: str
-
-    def opening(self, index: int) -> dict[str, Any] | None: ...
-
-    def chunk(self, index: int, text: str, finish_reason: str | None) -> dict[str, Any]: ...
-
-    def whole(self, index: int, text: str, finish_reason: str) -> dict[str, Any]: ...
-
-
-class ChatShape:
-    id_prefix = "chatcmpl-"
-    whole_object = "chat.completion"
-    chunk_object = "chat.completion.chunk"
-
-    def opening(self, index: int) -> dict[str, Any] | None:
-        """The role is told once, before any text."""
-        return self._choice(index, {"role": "assistant", "content": ""}, None)
-
-    def chunk(self, index: int, text: str, finish_reason: str | None) -> dict[str, Any]:
-        return self._choice(index, {"content": text} if text else {}, finish_reason)
-
-    def whole(self, index: int, text: str, finish_reason: str) -> dict[str, Any]:
-        message = {"role": "assistant", "content": text, "refusal": None}
-        return {
-            "index": index,
-            "message": message,
-            "logprobs": None,
-            "finish_reason": finish_reason,
-        }
-
-    def _choice(
-        self, index: int, delta: dict[str, Any], finish_reason: str | None
-    ) -> dict[str, Any]:
-        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-
-
-class CompletionShape:
-    id_prefix = "cmpl-"
-    whole_object = "text_completion"
-    chunk_object = "text_completion"
-
-    def opening(self, index: int) -> dict[str, Any] | None:
-        return None
-
-    def chunk(self, index: int, text: str, finish_reason: str | None) -> dict[str, Any]:
-        return {"index": index, "text": text, "logprobs": None, "finish_reason": finish_reason}
-
-    def whole(self, index: int, text: str, finish_reason: str) -> dict[str, Any]:
-        return self.chunk(index, text, finish_reason)
-
-
-CHAT: Final[Shape] = ChatShape()
-COMPLETION: Final[Shape] = CompletionShape()
+RenderPromptLogprobs = Callable[[TextAssembler], Any]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,6 +26,7 @@ class Choice:
 
     spec: RequestSpec
     text: TextAssembler
+    is_sibling: bool = False  # a further choice for the prompt of another one
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +45,15 @@ class Answer:
         shape: Shape,
         model_name: str,
         include_usage: bool = False,
+        render_prompt_logprobs: RenderPromptLogprobs | None = None,
     ) -> None:
+        """`render_prompt_logprobs`: what each choice tells of its prompt, if it is asked to."""
         self._engine = engine
         self._choices = choices
         self._shape = shape
         self._model_name = model_name
         self._include_usage = include_usage
+        self._render_prompt_logprobs = render_prompt_logprobs
         self._id = shape.id_prefix + uuid.uuid4().hex
         self._created = int(time.time())
         self._open: list[OpenRequest] = []
@@ -125,35 +73,47 @@ class Answer:
             request.close()
 
     async def whole(self) -> dict[str, Any]:
-        """The body of a plain answer. Raises GenerationFailed or EngineDied."""
+        """The body of a plain answer. Raises GenerationFailed, DeadlineExceeded or EngineDied."""
         texts: list[list[str]] = [[] for _ in self._choices]
+        tokens: list[list[PlacedToken]] = [[] for _ in self._choices]
         reasons: dict[int, str] = {}
         async with contextlib.aclosing(self._deltas()) as deltas:
             async for index, delta in deltas:
                 texts[index].append(delta.text)
+                tokens[index] += delta.tokens
                 if delta.finish_reason is not None:
                     reasons[index] = delta.finish_reason.value
         choices = [
-            self._shape.whole(index, "".join(pieces), reasons[index])
+            self._shape.whole(index, "".join(pieces), reasons[index], tokens[index])
+            | self._about_prompt(index)
             for index, pieces in enumerate(texts)
         ]
         return {**self._head(self._shape.whole_object), "choices": choices, "usage": self._usage()}
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         """The same answer as server-sent events; what goes wrong on the way is told in one."""
+        framer = ChunkFramer(self._head(self._shape.chunk_object))
+        tail = {"usage": None} if self._include_usage else {}
+        silent = set(range(len(self._choices)))  # those of which nothing was told yet
         try:
             for index in range(len(self._choices)):
                 if (opening := self._shape.opening(index)) is not None:
-                    yield self._chunk([opening])
+                    yield framer.frame([opening], tail)
             async with contextlib.aclosing(self._deltas()) as deltas:
                 async for index, delta in deltas:
-                    if delta.text:
-                        yield self._chunk([self._shape.chunk(index, delta.text, None)])
+                    if delta.says_something:
+                        chunk = self._shape.chunk(index, delta.text, None, delta.tokens)
+                        if index in silent:
+                            chunk |= self._about_prompt(index)
+                            silent.remove(index)
+                        yield framer.frame([chunk], tail)
                     if delta.finish_reason is not None:
-                        reason = delta.finish_reason.value
-                        yield self._chunk([self._shape.chunk(index, "", reason)])
+                        chunk = self._shape.chunk(index, "", delta.finish_reason.value)
+                        if index in silent:
+                            chunk |= self._about_prompt(index)
+                        yield framer.frame([chunk], tail)
             if self._include_usage:
-                yield self._chunk([], usage=self._usage())
+                yield framer.frame([], {"usage": self._usage()})
             yield DONE
         except OctavoError as error:
             yield frame(error_payload(error))
@@ -207,6 +167,8 @@ class Answer:
                 raise GenerationFailed(delta.error or "the engine gave up on this request")
             if delta.finish_reason is FinishReason.ABORT:
                 raise GenerationFailed("the engine is shutting down")
+            if delta.timed_out and not any(choice.text.num_tokens for choice in self._choices):
+                raise DeadlineExceeded("The time for this request was up before it had a token")
             if delta.finish_reason is not None:
                 request.close(delta.finish_reason)
                 yield delta
@@ -221,18 +183,17 @@ class Answer:
             "model": self._model_name,
         }
 
-    def _chunk(
-        self, choices: list[dict[str, Any]], *, usage: dict[str, Any] | None = None
-    ) -> bytes:
-        payload = {**self._head(self._shape.chunk_object), "choices": choices}
-        if self._include_usage:
-            payload["usage"] = usage
-        return frame(payload)
+    def _about_prompt(self, index: int) -> dict[str, Any]:
+        if self._render_prompt_logprobs is None:
+            return {}
+        return {"prompt_logprobs": self._render_prompt_logprobs(self._choices[index].text)}
 
     def _usage(self) -> dict[str, Any]:
-        prompt = sum(len(choice.spec.prompt_token_ids) for choice in self._choices)
+        """Each prompt counts once, however many answers it has."""
+        first = [choice for choice in self._choices if not choice.is_sibling]
+        prompt = sum(len(choice.spec.prompt_token_ids) for choice in first)
         completion = sum(choice.text.num_tokens for choice in self._choices)
-        cached = sum(choice.text.num_cached_tokens for choice in self._choices)
+        cached = sum(choice.text.num_cached_tokens for choice in first)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": completion,

@@ -13,7 +13,7 @@ from octavo_engine.serving.errors import Unauthorized, error_headers, error_payl
 from octavo_wire.failures import Reason
 from octavo_wire.names import ROUTE_LIVE, ROUTE_METRICS, ROUTE_READY
 
-_OPEN_PATHS: Final = frozenset({"/health", ROUTE_LIVE, ROUTE_READY, ROUTE_METRICS})
+_HEALTH_PATHS: Final = frozenset({"/health", ROUTE_LIVE, ROUTE_READY})
 
 
 class ApiKeys:
@@ -54,14 +54,15 @@ class ApiKeys:
 
 
 class RequireApiKey:
-    """Middleware: every route but health and metrics asks for a key."""
+    """Middleware: every route but health asks for a key; metrics do if they are told to."""
 
-    def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
+    def __init__(self, app: ASGIApp, keys: ApiKeys, *, metrics_need_key: bool = False) -> None:
         self._app = app
         self._keys = keys
+        self._open_paths = _HEALTH_PATHS | (set() if metrics_need_key else {ROUTE_METRICS})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in _OPEN_PATHS:
+        if scope["type"] != "http" or scope["path"] in self._open_paths:
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 import jinja2
+import jinja2.meta
 import jinja2.sandbox
 
 from octavo_engine.errors import InvalidRequest
@@ -45,31 +46,44 @@ class ChatTemplate:
         environment.globals["strftime_now"] = _strftime_now
         self._source = source
         self._broken: str | None = None
+        self.knows_tools = False
         try:
             self._template = environment.from_string(source)
+            names = jinja2.meta.find_undeclared_variables(environment.parse(source))
+            self.knows_tools = "tools" in names
         except jinja2.TemplateError as error:
             # The model still completes raw prompts, so this is told to those who chat.
             self._broken = str(error)
 
     def render(
-        self, messages: Sequence[Message], *, add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> list[Segment]:
         """The prompt of a conversation. Raises InvalidRequest with the template's complaint."""
         if self._broken is not None:
             raise InvalidRequest(
                 f"The model's chat template cannot be used: {self._broken}", param="messages"
             )
-        guard = _choose_guard(messages, self._source)
+        if tools and not self.knows_tools:
+            raise InvalidRequest(
+                "The model's chat template has no place for tools; leave them out", param="tools"
+            )
+        texts = _texts([*messages, *tools])
+        guard = _choose_guard([self._source, *texts])
         guarded = [self._guard_values(message, guard) for message in messages]
+        guarded_tools = [self._guard_values(tool, guard) for tool in tools]
         # `messages` can be large, so its size is the measure of what the output may be.
-        limit = max(_MAX_OUTPUT_FLOOR, _MAX_OUTPUT_FACTOR * _text_size(messages))
+        limit = max(_MAX_OUTPUT_FLOOR, _MAX_OUTPUT_FACTOR * sum(map(len, texts)))
         try:
             pieces: list[str] = []
             size = 0
             for piece in self._template.generate(
                 messages=guarded,
                 add_generation_prompt=add_generation_prompt,
-                tools=None,
+                tools=guarded_tools or None,
                 documents=None,
                 **self._tokens,
             ):
@@ -102,10 +116,18 @@ class ChatTemplate:
         if isinstance(value, str):
             return self._guard_text(value, guard)
         if isinstance(value, Mapping):
-            return {key: self._guard_values(item, guard) for key, item in value.items()}
+            return {
+                self._guard_key(key, guard): self._guard_values(item, guard)
+                for key, item in value.items()
+            }
         if isinstance(value, list):
             return [self._guard_values(item, guard) for item in value]
         return value
+
+    def _guard_key(self, key: str, guard: str) -> str:
+        """Keys of a tool's parameters are text as well; names that templates read stay whole."""
+        is_name = key.isidentifier() and not self._pattern.search(key)
+        return key if is_name else self._guard_text(key, guard)
 
     def _guard_text(self, text: str, guard: str) -> str:
         """Break every control token in `text`, and those that its ends could be a part of."""
@@ -143,18 +165,13 @@ def _texts(value: Any) -> list[str]:
     if isinstance(value, str):
         return [value]
     if isinstance(value, Mapping):
-        return [text for item in value.values() for text in _texts(item)]
+        return [text for key, item in value.items() for text in [key, *_texts(item)]]
     if isinstance(value, list | tuple):
         return [text for item in value for text in _texts(item)]
     return []
 
 
-def _text_size(messages: Sequence[Message]) -> int:
-    return sum(map(len, _texts(list(messages))))
-
-
-def _choose_guard(messages: Sequence[Message], source: str) -> str:
-    texts = [source, *_texts(list(messages))]
+def _choose_guard(texts: Sequence[str]) -> str:
     for code in _GUARDS:
         if not any(chr(code) in text for text in texts):
             return chr(code)

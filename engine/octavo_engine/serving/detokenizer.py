@@ -28,6 +28,10 @@ class Detokenizer:
         """The characters that this token completes, often none for the first bytes of an emoji."""
         if token_id in self._hidden:
             return ""
+        return self.push_prompt(token_id)
+
+    def push_prompt(self, token_id: int) -> str:
+        """The same for a prompt that is told as it came, with its control tokens."""
         return self._decoder.decode(self._tokenizer.token_bytes(token_id))
 
 

@@ -18,6 +18,10 @@ class NotReady(OctavoError):
         self.retry_after_s = retry_after_s
 
 
+class DeadlineExceeded(OctavoError):
+    """The time that a request had is up, and not one token was made."""
+
+
 class BodyTooLarge(RequestError):
     status = 413
     code = "request_too_large"
@@ -29,7 +33,7 @@ class Unauthorized(RequestError):
 
 
 class NoSuchRoute(RequestError):
-    """No such path, or not by this method."""
+    """No such path, or not by this method, or not for this model."""
 
     code = "not_found"
 
@@ -41,6 +45,8 @@ class NoSuchRoute(RequestError):
 def error_status(error: OctavoError) -> int:
     if isinstance(error, RequestError):
         return error.status
+    if isinstance(error, DeadlineExceeded):
+        return 504
     return 503 if isinstance(error, NotReady) else 500
 
 
@@ -49,7 +55,11 @@ def error_payload(error: OctavoError) -> dict[str, Any]:
     if isinstance(error, RequestError):
         kind, param, code, message = error.kind, error.param, error.code, error.message
     else:
-        code = error.code if isinstance(error, NotReady) else "engine_error"
+        code = "engine_error"
+        if isinstance(error, NotReady):
+            code = error.code
+        elif isinstance(error, DeadlineExceeded):
+            code = "deadline_exceeded"
         kind, param, message = "server_error", None, str(error)
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from octavo_engine.config import ModelDescription
 from octavo_engine.errors import ContextTooLong, InvalidRequest
 from octavo_engine.serving.chat_template import ChatTemplate
-from octavo_engine.serving.protocol import ChatMessage
+from octavo_engine.serving.messages import ChatMessage, Tool
+from octavo_engine.serving.text import Echo
 from octavo_engine.serving.tokenizer import Tokenizer
 
 
@@ -24,7 +25,11 @@ class PromptEncoder:
         return self._template is not None
 
     def encode_chat(
-        self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        add_generation_prompt: bool,
+        tools: Sequence[Tool] = (),
     ) -> list[int]:
         """Raises InvalidRequest with the template's complaint, or ContextTooLong."""
         if self._template is None:
@@ -35,6 +40,7 @@ class PromptEncoder:
         segments = self._template.render(
             [message.for_template() for message in messages],
             add_generation_prompt=add_generation_prompt,
+            tools=[tool.for_template() for tool in tools],
         )
         self._check_size("".join(segment.text for segment in segments), "messages")
         return self.tokenizer.encode_segments(segments)
@@ -44,7 +50,7 @@ class PromptEncoder:
     ) -> list[int]:
         """A raw prompt: text in which control tokens are meant, or token ids as they are."""
         if not isinstance(prompt, str):
-            return self._checked_ids(prompt)
+            return self.check_ids(prompt, "prompt")
         self._check_size(prompt, "prompt")
         if not add_special_tokens:
             return self.tokenizer.encode_markup(prompt)
@@ -55,17 +61,26 @@ class PromptEncoder:
             )
         return ids
 
-    def _checked_ids(self, ids: list[int]) -> list[int]:
+    def check_ids(self, ids: list[int], field: str) -> list[int]:
+        """The ids as they are. Raises InvalidRequest for none, or for one that is no token."""
         if not ids:
-            raise InvalidRequest("prompt holds an empty list of tokens", param="prompt")
+            raise InvalidRequest(f"{field} holds an empty list of tokens", param=field)
         vocab_size = self.tokenizer.vocab_size
         for token_id in ids:
             if not 0 <= token_id < vocab_size:
                 raise InvalidRequest(
-                    f"prompt holds the token {token_id}; this model's are 0 to {vocab_size - 1}",
-                    param="prompt",
+                    f"{field} holds the token {token_id}; this model's are 0 to {vocab_size - 1}",
+                    param=field,
                 )
         return ids
+
+    def make_echo(self, prompt: str | list[int], ids: list[int]) -> Echo:
+        """The prompt to be told before its answer; a BOS that nobody wrote is not shown."""
+        spec = self.tokenizer.spec
+        bos = spec.bos_token_id
+        if not isinstance(prompt, str) or bos is None or ids[0] != bos:
+            return Echo(token_ids=ids)
+        return Echo(token_ids=ids, num_hidden=int(not prompt.startswith(spec.tokens[bos])))
 
     def _check_size(self, text: str, field: str) -> None:
         """Spare the tokenizer megabytes that cannot fit whatever their tokens are."""

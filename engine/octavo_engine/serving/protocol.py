@@ -1,42 +1,40 @@
 """Requests of the OpenAI API as they come over the wire, checked field by field.
 
 Rules that hold for every field: what this version cannot do is an error that names the field,
-unless its value asks for nothing (`n: 1`, `logprobs: false`, `tools: []`, null). A field nobody
-knows is an error too. `user`, `metadata` and `safety_identifier` are taken and have no effect:
-they describe the caller and not the answer.
+unless its value asks for nothing (`best_of: 1`, `store: false`, `functions: []`, null). A field
+nobody knows is an error too. `user`, `metadata` and `safety_identifier` are taken and have no
+effect: they describe the caller and not the answer.
 """
 
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import Field, StringConstraints
 
 from octavo_engine.errors import InvalidRequest
+from octavo_engine.serving.messages import ChatMessage, Strict, Tool
 
 MAX_STOPS: Final = 16
 MAX_STOP_CHARACTERS: Final = 512
 MAX_PROMPTS: Final = 64
+MAX_CHOICES: Final = 128  # sequences of one request: prompts × n
+MAX_LOGPROBS: Final = 20
+MAX_BIASES: Final = 1024
 _NAMED_PROBLEMS: Final = 3
 
 _Stop = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 
+_Bias = Annotated[float, Field(ge=-100, le=100)]
+
 # Fields of OpenAI's and vLLM's API that this version does not serve, with the values that ask for
 # nothing. Null always does.
 _UNSUPPORTED: Final[dict[str, tuple[Any, ...]]] = {
-    "n": (1,),
     "best_of": (1,),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "prompt_logprobs": (),
-    "echo": (False,),
     "suffix": (),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
     "parallel_tool_calls": (True, False),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "response_format": ({"type": "text"},),
-    "logit_bias": ({},),
     "modalities": (["text"],),
     "audio": (),
     "prediction": (),
@@ -54,7 +52,6 @@ _UNSUPPORTED: Final[dict[str, tuple[Any, ...]]] = {
     "length_penalty": (1.0,),
     "early_stopping": (False,),
     "bad_words": ([],),
-    "allowed_token_ids": (),
     "truncate_prompt_tokens": (),
     "continue_final_message": (False,),
     "chat_template": (),
@@ -63,19 +60,16 @@ _UNSUPPORTED: Final[dict[str, tuple[Any, ...]]] = {
 }
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
-
-
-class StreamOptions(_Strict):
+class StreamOptions(Strict):
     include_usage: bool = False
     include_obfuscation: Literal[False] = False
 
 
-class GenerationRequest(_Strict):
+class GenerationRequest(Strict):
     """What both ways to ask for text have in common."""
 
     model: str
+    n: int = Field(default=1, ge=1, le=MAX_CHOICES)
     stream: bool = False
     stream_options: StreamOptions | None = None
     max_tokens: int | None = Field(default=None, ge=1)
@@ -90,6 +84,9 @@ class GenerationRequest(_Strict):
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     stop: _Stop | Annotated[list[_Stop], Field(max_length=MAX_STOPS)] | None = None
     stop_token_ids: Annotated[list[int], Field(max_length=64)] | None = None
+    logit_bias: Annotated[dict[str, _Bias], Field(max_length=MAX_BIASES)] | None = None
+    allowed_token_ids: Annotated[list[int], Field(min_length=1)] | None = None
+    prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     skip_special_tokens: bool = True
@@ -104,34 +101,74 @@ class GenerationRequest(_Strict):
     def stops(self) -> list[str]:
         return [self.stop] if isinstance(self.stop, str) else list(self.stop or [])
 
+    @property
+    def num_logprobs(self) -> int | None:
+        """None: none are asked for. k: of each token, and of the k likeliest in its place."""
+        return None
 
-class TextPart(_Strict):
-    type: Literal["text"]
-    text: str
-
-
-class ChatMessage(_Strict):
-    role: Annotated[str, StringConstraints(min_length=1, max_length=64)]
-    content: str | list[TextPart]
-    name: str | None = None
-
-    def for_template(self) -> dict[str, Any]:
-        """Parts are joined: templates of text models read `content` as one string."""
-        text = self.content
-        if not isinstance(text, str):
-            text = "".join(part.text for part in text)
-        fields = {"role": self.role, "content": text}
-        return fields if self.name is None else {**fields, "name": self.name}
+    @property
+    def num_prompt_logprobs(self) -> int | None:
+        return self.prompt_logprobs
 
 
 class ChatRequest(GenerationRequest):
     messages: list[ChatMessage] = Field(min_length=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     add_generation_prompt: bool = True
+    logprobs: bool = False
+    top_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
+    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    def check(self) -> None:
+        """Raise InvalidRequest for fields that do not go together."""
+        for index, message in enumerate(self.messages):
+            message.check(f"messages.{index}")
+        if self.top_logprobs and not self.logprobs:
+            raise InvalidRequest(
+                "top_logprobs has a meaning only with logprobs: true", param="top_logprobs"
+            )
+        if self.tools and self.tool_choice != "none":
+            raise InvalidRequest(
+                "This version does not read tool calls out of answers, so it cannot let a model "
+                'choose tools. With tool_choice: "none" the tools are shown to the model, and '
+                "its answer is plain text",
+                param="tool_choice",
+            )
+        if self.tool_choice not in (None, "none", "auto"):
+            raise InvalidRequest(
+                'tool_choice can be "none", or "auto" without tools: this version does not '
+                "read tool calls out of answers",
+                param="tool_choice",
+            )
 
 
 class CompletionRequest(GenerationRequest):
     prompt: str | list[str] | list[int] | list[list[int]]
+    logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
+    echo: bool = False
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return self.logprobs
+
+    @property
+    def num_prompt_logprobs(self) -> int | None:
+        asked = [self.prompt_logprobs, self.logprobs if self.echo else None]
+        return max((number for number in asked if number is not None), default=None)
+
+    def check(self) -> None:
+        """Raise InvalidRequest for more sequences than one request may have."""
+        if len(self.prompts) * self.n > MAX_CHOICES:
+            raise InvalidRequest(
+                f"{len(self.prompts)} prompts with {self.n} answers each are more than the "
+                f"{MAX_CHOICES} that one request may have",
+                param="n",
+            )
 
     @property
     def prompts(self) -> list[str | list[int]]:
@@ -150,15 +187,27 @@ class CompletionRequest(GenerationRequest):
         return [prompt for prompt in self.prompt if not isinstance(prompt, int)]
 
 
-class TokenizeRequest(_Strict):
+class TokenizeRequest(Strict):
     model: str | None = None
     prompt: str | None = None
     messages: list[ChatMessage] | None = None
+    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
 
+    def check(self) -> None:
+        if (self.prompt is None) == (self.messages is None):
+            raise InvalidRequest("Give either prompt or messages", param="prompt")
+        for index, message in enumerate(self.messages or []):
+            message.check(f"messages.{index}")
 
-_Request = TypeVar("_Request", bound=_Strict)
+
+class DetokenizeRequest(Strict):
+    model: str | None = None
+    tokens: list[int]
+
+
+_Request = TypeVar("_Request", bound=Strict)
 
 
 def parse_request(kind: type[_Request], body: bytes) -> _Request:
@@ -174,10 +223,7 @@ def parse_request(kind: type[_Request], body: bytes) -> _Request:
     for key in fields:
         if key in _UNSUPPORTED:
             raise InvalidRequest(
-                f"{key} is not supported by this version of Octavo"
-                + (f" with any other value than {_UNSUPPORTED[key][0]!r}" if key == "n" else "")
-                + "; leave it out",
-                param=key,
+                f"{key} is not supported by this version of Octavo; leave it out", param=key
             )
         if key not in known:
             raise InvalidRequest(f"There is no field {key[:64]!r} in this request", param=key[:64])
@@ -185,6 +231,7 @@ def parse_request(kind: type[_Request], body: bytes) -> _Request:
         request = kind.model_validate(fields, strict=True)
     except pydantic.ValidationError as error:
         raise _named(error) from None
+    request.check()
     if (
         isinstance(request, GenerationRequest)
         and request.stream_options is not None

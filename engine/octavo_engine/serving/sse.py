@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from starlette.responses import Response
@@ -11,6 +11,10 @@ from starlette.types import Receive, Scope, Send
 
 _Result = TypeVar("_Result")
 DONE: Final = b"data: [DONE]\n\n"
+# One encoder for all: json.dumps makes a new one for each call with options.
+_TO_JSON: Final = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False
+).encode
 
 
 class ClientGone(Exception):
@@ -19,8 +23,19 @@ class ClientGone(Exception):
 
 def frame(payload: Mapping[str, Any]) -> bytes:
     """One event. JSON without line breaks, and without NaN, which is no JSON."""
-    text = json.dumps(payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return b"data: " + text.encode() + b"\n\n"
+    return f"data: {_TO_JSON(payload)}\n\n".encode()
+
+
+class ChunkFramer:
+    """Frames the chunks of one stream, which differ in their choices and usage alone."""
+
+    def __init__(self, head: Mapping[str, Any]) -> None:
+        self._start = f'data: {_TO_JSON(head)[:-1]},"choices":'
+
+    def frame(self, choices: Sequence[Mapping[str, Any]], tail: Mapping[str, Any]) -> bytes:
+        """`tail` are fields behind the choices, often none."""
+        rest = f",{_TO_JSON(tail)[1:]}" if tail else "}"
+        return f"{self._start}{_TO_JSON(choices)}{rest}\n\n".encode()
 
 
 async def until_disconnect(receive: Receive, work: Callable[[], Awaitable[_Result]]) -> _Result:

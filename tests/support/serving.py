@@ -147,6 +147,7 @@ class RunningServer:
     step_log: Path | None = None
     wait_for: str = "ready"
     drain_s: float = 5.0
+    settings: Mapping[str, object] = field(default_factory=dict)  # further ones of the server
     status: int | None = None
     lines: list[str] = field(default_factory=list)
 
@@ -157,6 +158,7 @@ class RunningServer:
                 port=0,
                 api_key_file=str(self.api_key_file) if self.api_key_file else None,
                 step_log=str(self.step_log) if self.step_log else None,
+                **self.settings,  # type: ignore[arg-type]
             ),
             self.load,
             model_name=MODEL,
@@ -222,7 +224,7 @@ def serve_fake(**options: object) -> RunningServer:
     """A running server over `make_fake_engine(**options)`."""
     server_options = {
         key: options.pop(key)
-        for key in ("api_key_file", "step_log", "wait_for", "drain_s")
+        for key in ("api_key_file", "step_log", "wait_for", "drain_s", "settings")
         if key in options
     }
     engine = make_fake_engine(**options)  # type: ignore[arg-type]

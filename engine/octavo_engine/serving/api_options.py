@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from octavo_engine.serving.sampling import MaxTokensPolicy
+from octavo_wire.settings import EngineSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,3 +18,14 @@ class ApiOptions:
     request_timeout_s: float | None = None  # longest that any request may take
     metrics_need_key: bool = False
     access_log: Callable[[str], None] | None = None
+
+    @classmethod
+    def from_settings(
+        cls, settings: EngineSettings, *, access_log: Callable[[str], None] | None = None
+    ) -> "ApiOptions":
+        return cls(
+            max_tokens_policy="clamp" if settings.max_tokens_policy == "clamp" else "reject",
+            request_timeout_s=settings.request_timeout_seconds,
+            metrics_need_key=settings.metrics_need_key,
+            access_log=access_log,
+        )

@@ -28,6 +28,11 @@ COMMANDS = {
     "generate": Command(
         "octavo_engine.__main__:generate", "engine", "answer one prompt in this terminal"
     ),
+    "bench": Command(
+        "octavo_bench.__main__:main",
+        "bench",
+        "measure any server of the OpenAI API, or two in turns",
+    ),
     "operator": Command(
         "octavo_operator.__main__:main", "operator", "run the operator against the current cluster"
     ),

@@ -97,8 +97,8 @@ def build_engine(settings: EngineSettings, *, progress: Progress | None = None) 
         InputBatch(
             max_num_seqs=settings.max_num_seqs,
             max_blocks=blocks_for(plan.max_model_len, settings.block_size),
+            num_blocks=cache_shape.num_blocks,
             block_size=settings.block_size,
-            vocab_size=shape.vocab_size,
             device=device,
             base_seed=secrets.randbits(63),
         ),

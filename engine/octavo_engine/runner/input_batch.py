@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo_engine.core.messages import NewSequence, SamplingParams, SchedulerOutput
-from octavo_engine.runner.sampler import SamplerRow, TokenCounts, needs_counts
+from octavo_engine.runner.adjustments import Adjustments, needs_adjustments
+from octavo_engine.runner.sampler import SamplerRow
 
 IntArray = npt.NDArray[np.int64]
 
@@ -24,7 +25,19 @@ class _Sequence:
     num_blocks: int
     sampling: SamplingParams
     seed: int
-    counts: TokenCounts | None
+    adjustments: Adjustments | None
+    # Log-probabilities to list for each prompt token; None: not asked, or all given out already.
+    num_prompt_logprobs: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptTargets:
+    """Prompt tokens that a step's positions predict and whose log-probabilities are asked for."""
+
+    request_id: str
+    first: int  # index in the step of the position that predicts token_ids[0]
+    token_ids: list[int]
+    num_top: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +52,7 @@ class StepInputs:
     block_table: IntArray  # [rows, blocks of the longest]
     sampled_rows: list[int] = field(default_factory=list)
     last_tokens: list[int] = field(default_factory=list)  # of each sampled row, index in the step
+    prompt_targets: list[PromptTargets] = field(default_factory=list)
 
 
 class InputBatch:
@@ -49,16 +63,17 @@ class InputBatch:
         *,
         max_num_seqs: int,
         max_blocks: int,
+        num_blocks: int,
         block_size: int,
-        vocab_size: int,
         device: str,
         base_seed: int,
     ) -> None:
         self._block_size = block_size
-        self._vocab_size = vocab_size
         self._device = device
         self._base_seed = base_seed
         self._block_table: IntArray = np.zeros((max_num_seqs, max_blocks), dtype=np.int64)
+        # How many sequences have a block in their table: shared blocks are read, never written.
+        self._holders: IntArray = np.zeros(num_blocks, dtype=np.int64)
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
         self._sequences: dict[str, _Sequence] = {}
 
@@ -72,6 +87,7 @@ class InputBatch:
             gone = self._sequences.pop(request_id, None)
             if gone is not None:
                 self._free_rows.append(gone.row)
+                self._holders[self._block_table[gone.row, : gone.num_blocks]] -= 1
         for new in scheduled.new:
             self._enter(new)
         for request_id, block_ids in scheduled.new_block_ids.items():
@@ -81,16 +97,18 @@ class InputBatch:
         assert new.request_id not in self._sequences, f"{new.request_id} is in the batch already"
         prompt = new.token_ids[: new.num_prompt_tokens]
         output = new.token_ids[new.num_prompt_tokens :]
+        sampling = new.sampling
         sequence = _Sequence(
             row=self._free_rows.pop(),
             token_ids=list(new.token_ids),
             num_prompt_tokens=new.num_prompt_tokens,
             num_blocks=0,
-            sampling=new.sampling,
+            sampling=sampling,
             seed=self._seed(new),
-            counts=TokenCounts(prompt, output, self._vocab_size, self._device)
-            if needs_counts(new.sampling)
+            adjustments=Adjustments(sampling, prompt, output, self._device)
+            if needs_adjustments(sampling)
             else None,
+            num_prompt_logprobs=None if output else sampling.num_prompt_logprobs,
         )
         self._sequences[new.request_id] = sequence
         self._append_blocks(sequence, new.block_ids)
@@ -107,6 +125,7 @@ class InputBatch:
         assert end <= self._block_table.shape[1], "a sequence outgrew the longest one allowed"
         self._block_table[sequence.row, sequence.num_blocks : end] = block_ids
         sequence.num_blocks = end
+        self._holders[block_ids] += 1
 
     def make_inputs(self, scheduled: SchedulerOutput) -> StepInputs:
         """The arrays of one step, after `apply` of the same."""
@@ -115,12 +134,23 @@ class InputBatch:
         context_lens: list[int] = []
         sampled_rows: list[int] = []
         last_tokens: list[int] = []
+        prompt_targets: list[PromptTargets] = []
         for index, request_id in enumerate(scheduled.request_ids):
             sequence = self._sequences[request_id]
             begin = scheduled.num_computed_tokens[index]
             end = begin + scheduled.num_scheduled_tokens[index]
             assert begin < end <= len(sequence.token_ids), f"{request_id}: tokens {begin} to {end}"
             assert end <= sequence.num_blocks * self._block_size, f"{request_id} lacks blocks"
+            if sequence.num_prompt_logprobs is not None and begin + 1 < sequence.num_prompt_tokens:
+                targets = sequence.token_ids[begin + 1 : min(end + 1, sequence.num_prompt_tokens)]
+                prompt_targets.append(
+                    PromptTargets(
+                        request_id=request_id,
+                        first=len(tokens),
+                        token_ids=targets,
+                        num_top=sequence.num_prompt_logprobs,
+                    )
+                )
             tokens.extend(sequence.token_ids[begin:end])
             rows.append(sequence.row)
             context_lens.append(end)
@@ -138,6 +168,8 @@ class InputBatch:
         if scheduled.attend_only:
             unstored = [request_id in scheduled.attend_only for request_id in scheduled.request_ids]
             slots[np.repeat(np.array(unstored), lengths)] = -1
+        written = blocks[slots >= 0]
+        assert (self._holders[written] == 1).all(), "a step writes into a block that is shared"
         widest = -(-max(context_lens) // self._block_size)
         return StepInputs(
             token_ids=np.array(tokens, dtype=np.int64),
@@ -148,6 +180,7 @@ class InputBatch:
             block_table=self._block_table[table_rows, :widest],
             sampled_rows=sampled_rows,
             last_tokens=last_tokens,
+            prompt_targets=prompt_targets,
         )
 
     def sampler_row(self, request_id: str) -> SamplerRow:
@@ -158,11 +191,11 @@ class InputBatch:
             seed=sequence.seed,
             position=position,
             num_generated=position - sequence.num_prompt_tokens,
-            counts=sequence.counts,
+            adjustments=sequence.adjustments,
         )
 
     def append_token(self, request_id: str, token: int) -> None:
         sequence = self._sequences[request_id]
         sequence.token_ids.append(token)
-        if sequence.counts is not None:
-            sequence.counts.add(token)
+        if sequence.adjustments is not None:
+            sequence.adjustments.add(token)

@@ -3,11 +3,16 @@
 import torch
 from torch import Tensor
 
-from octavo_engine.core.messages import ModelOutput, SchedulerOutput
+from octavo_engine.core.messages import ModelOutput, SchedulerOutput, TokenLogprob
 from octavo_engine.kernels.paged_attention import PagedAttention, PagedBatch
 from octavo_engine.models.decoder import Decoder
-from octavo_engine.runner.input_batch import InputBatch, IntArray
-from octavo_engine.runner.sampler import sample
+from octavo_engine.runner.input_batch import InputBatch, IntArray, PromptTargets
+from octavo_engine.runner.logprobs import make_logprobs
+from octavo_engine.runner.sampler import find_failures, sample
+
+# Rows of a prompt whose logits are in memory at once: [tokens of a step, vocabulary] in fp32 may
+# be larger than the model.
+PROMPT_ROWS_AT_ONCE = 16
 
 
 class FinishedStep:
@@ -29,7 +34,11 @@ class ModelRunner:
         self._batch = batch
 
     def dispatch(self, scheduled: SchedulerOutput) -> FinishedStep:
-        """Compute a step; see `Runner`."""
+        """Compute a step; see `Runner`.
+
+        It is computed here and now, at any asynchronous depth: on a CPU the step has no device to
+        run on beside the host. What overlaps with it is the API, which is another process.
+        """
         self._batch.apply(scheduled)
         if scheduled.is_empty:
             return FinishedStep(ModelOutput(token_ids=[]))
@@ -49,8 +58,16 @@ class ModelRunner:
         hidden = self._model.hidden_states(
             self._tensor(inputs.token_ids), self._tensor(inputs.positions), attention
         )
-        token_ids: list[list[int]] = [[] for _ in scheduled.request_ids]
         failed: dict[str, str] = {}
+        prompt_logprobs: dict[str, list[TokenLogprob]] = {}
+        for targets in inputs.prompt_targets:
+            found = self._prompt_logprobs(hidden, targets)
+            if isinstance(found, str):
+                failed[targets.request_id] = found
+            else:
+                prompt_logprobs[targets.request_id] = found
+        token_ids: list[list[int]] = [[] for _ in scheduled.request_ids]
+        logprobs: dict[str, list[TokenLogprob]] = {}
         if inputs.sampled_rows:
             logits = self._model.logits(hidden[inputs.last_tokens])
             chosen_for = [scheduled.request_ids[row] for row in inputs.sampled_rows]
@@ -60,10 +77,31 @@ class ModelRunner:
                 # Failed ones too: a further step of theirs may be scheduled already.
                 self._batch.append_token(name, token)
                 if index in sampled.failed:
-                    failed[name] = sampled.failed[index]
-                else:
-                    token_ids[row] = [token]
-        return ModelOutput(token_ids=token_ids, failed=failed)
+                    failed.setdefault(name, sampled.failed[index])
+                if name in failed:
+                    prompt_logprobs.pop(name, None)
+                    continue
+                token_ids[row] = [token]
+                if index in sampled.logprobs:
+                    logprobs[name] = [sampled.logprobs[index]]
+        return ModelOutput(
+            token_ids=token_ids, failed=failed, logprobs=logprobs, prompt_logprobs=prompt_logprobs
+        )
+
+    def _prompt_logprobs(self, hidden: Tensor, targets: PromptTargets) -> list[TokenLogprob] | str:
+        """Of the prompt tokens that a step's `hidden` states predict, or why there are none."""
+        made: list[TokenLogprob] = []
+        count = len(targets.token_ids)
+        for begin in range(0, count, PROMPT_ROWS_AT_ONCE):
+            end = min(begin + PROMPT_ROWS_AT_ONCE, count)
+            logits = self._model.logits(hidden[targets.first + begin : targets.first + end])
+            wrong = find_failures(logits.amax(-1))
+            if wrong:
+                return next(iter(wrong.values()))
+            made += make_logprobs(
+                logits, targets.token_ids[begin:end], [targets.num_top] * (end - begin)
+            )
+        return made
 
     def _tensor(self, array: IntArray) -> Tensor:
         return torch.from_numpy(array).to(self._model.device)

@@ -1,6 +1,5 @@
 from typing import Any
 
-import numpy as np
 import pytest
 
 from octavo_engine.core.messages import NewSequence, SamplingParams, SchedulerOutput
@@ -13,8 +12,8 @@ def make_batch(base_seed: int = 1, seats: int = 3) -> InputBatch:
     return InputBatch(
         max_num_seqs=seats,
         max_blocks=5,
+        num_blocks=20,
         block_size=4,
-        vocab_size=50,
         device="cpu",
         base_seed=base_seed,
     )
@@ -108,10 +107,11 @@ def test_penalties_still_count_what_was_generated_before_a_preemption() -> None:
         step({}, new=[new("a", [1, 2, 30, 30], [7], num_prompt_tokens=2, sampling=sampling)])
     )
     batch.append_token("a", 31)
-    counts = batch.sampler_row("a").counts
-    assert counts is not None
-    assert np.flatnonzero(counts.output.numpy()).tolist() == [30, 31]
-    assert counts.output[30] == 2
+    adjustments = batch.sampler_row("a").adjustments
+    assert adjustments is not None
+    assert adjustments.counts is not None
+    assert adjustments.counts.ids.tolist() == [30, 31]
+    assert adjustments.counts.counts.tolist() == [2, 1]
     assert batch.sampler_row("a").position == 5
 
 
@@ -134,3 +134,46 @@ def test_a_step_beyond_what_is_known_is_our_own_mistake() -> None:
         batch.make_inputs(step({"a": (0, 3)}))
     with pytest.raises(AssertionError, match="outgrew"):
         batch.apply(step({}, new_block_ids={"a": [2, 3, 4, 5, 6]}))
+
+
+def test_targets_of_prompt_logprobs_chunk_by_chunk() -> None:
+    batch = make_batch()
+    asked = SamplingParams(max_tokens=9, num_prompt_logprobs=2)
+    prompt = [10, 11, 12, 13, 14, 15]
+    first = step(
+        {"b": (0, 2), "a": (0, 3)},
+        new=[new("b", [1, 2], [5]), new("a", prompt, [3, 9], sampling=asked)],
+    )
+    batch.apply(first)
+    (targets,) = batch.make_inputs(first).prompt_targets
+    assert (targets.request_id, targets.first, targets.num_top) == ("a", 2, 2)
+    assert targets.token_ids == [11, 12, 13]
+    (rest,) = batch.make_inputs(step({"a": (3, 3)})).prompt_targets
+    assert (rest.first, rest.token_ids) == (0, [14, 15])
+    batch.append_token("a", 40)
+    assert batch.make_inputs(step({"a": (6, 1)})).prompt_targets == []
+
+
+def test_a_sequence_that_resumes_its_answer_has_given_out_its_prompt_logprobs() -> None:
+    batch = make_batch()
+    asked = SamplingParams(max_tokens=9, num_prompt_logprobs=0)
+    scheduled = step(
+        {"a": (0, 3)}, new=[new("a", [1, 2, 30], [7], num_prompt_tokens=2, sampling=asked)]
+    )
+    batch.apply(scheduled)
+    assert batch.make_inputs(scheduled).prompt_targets == []
+
+
+def test_a_block_that_two_sequences_hold_is_read_and_never_written() -> None:
+    batch = make_batch()
+    prompt = [1, 2, 3, 4, 5, 6]
+    batch.apply(step({}, new=[new("a", prompt, [5, 6]), new("b", prompt, [5, 7])]))
+    behind = step({"a": (4, 2), "b": (4, 2)})
+    assert batch.make_inputs(behind).slots.tolist() == [24, 25, 28, 29]
+    for name in ("a", "b"):
+        with pytest.raises(AssertionError, match="shared"):
+            batch.make_inputs(step({name: (3, 3)}))
+    only_read = step({"b": (3, 1)}, attend_only=frozenset({"b"}))
+    assert batch.make_inputs(only_read).slots.tolist() == [-1]
+    batch.apply(step({}, dropped=["a"]))
+    assert batch.make_inputs(step({"b": (3, 3)})).slots.tolist() == [23, 28, 29]

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from octavo_engine.core.messages import SamplingParams
 from octavo_engine.runner import sampler
-from octavo_engine.runner.sampler import SamplerRow, TokenCounts, needs_counts, sample, uniform
+from octavo_engine.runner.adjustments import Adjustments, needs_adjustments
+from octavo_engine.runner.sampler import SamplerRow, sample, uniform
 
 VOCAB = 50
 
@@ -18,7 +19,6 @@ def row(
     prompt: tuple[int, ...] = (1, 2),
     output: tuple[int, ...] = (),
     seed: int = 7,
-    vocab: int = VOCAB,
     **params: Any,
 ) -> SamplerRow:
     sampling = SamplingParams(max_tokens=100, **params)
@@ -27,7 +27,9 @@ def row(
         seed=seed,
         position=len(prompt) + len(output),
         num_generated=len(output),
-        counts=TokenCounts(prompt, output, vocab, "cpu") if needs_counts(sampling) else None,
+        adjustments=Adjustments(sampling, prompt, output, "cpu")
+        if needs_adjustments(sampling)
+        else None,
     )
 
 
@@ -133,14 +135,6 @@ def test_repetition_counts_prompt_and_output_and_pushes_both_signs_down() -> Non
     assert changed[0, 6] == 1.0
 
 
-def test_counts_follow_what_is_generated() -> None:
-    counts = TokenCounts([1], [2], VOCAB, "cpu")
-    counts.add(2)
-    counts.add(3)
-    assert counts.output[[1, 2, 3]].tolist() == [0, 2, 1]
-    assert counts.in_prompt.nonzero().flatten().tolist() == [1]
-
-
 # F6: a row of no numbers fails alone.
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -206,14 +200,6 @@ def test_min_p_is_relative_to_the_most_probable() -> None:
     assert set(drawn(given, min_p=0.6)) == {1, 3}
 
 
-def test_a_nucleus_wider_than_the_short_list_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = torch.linspace(0, 0.01, VOCAB).unsqueeze(0)
-    wide = drawn(given, 1500, top_p=0.5)
-    monkeypatch.setattr(sampler, "_NUCLEUS", 4)
-    assert drawn(given, 1500, top_p=0.5) == wide
-    assert set(wide) == set(range(VOCAB // 2, VOCAB))
-
-
 def test_tokens_that_tie_with_the_last_one_kept_stay() -> None:
     given = torch.tensor([[0.0, 1.0, 1.0, 1.0, 0.0]])
     assert set(drawn(given, top_k=2)) == {1, 2, 3}
@@ -222,9 +208,8 @@ def test_tokens_that_tie_with_the_last_one_kept_stay() -> None:
 
 @pytest.mark.parametrize("others", [{"top_p": 0.99}, {"top_k": 49}, {"temperature": 5.0}], ids=str)
 def test_a_cut_does_not_depend_on_the_cuts_of_other_rows(
-    others: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    others: dict[str, Any],
 ) -> None:
-    monkeypatch.setattr(sampler, "_NUCLEUS", 8)
     given = (logits() * 2).round() / 2  # with ties
     for params in ({"top_p": 0.6}, {"top_k": 3}, {"top_k": 7, "top_p": 0.9}, {"top_p": 0.97}):
         for seed in range(30):
@@ -262,3 +247,144 @@ def test_tokens_are_suppressed_until_min_tokens() -> None:
     for length, token in ((0, second), (1, second), (2, best)):
         one = row(output=(3,) * length, **params)
         assert sample(given.clone(), [one]).token_ids == [token]
+
+
+# A row that may choose nothing must fail, not answer with token 0.
+def test_a_row_whose_every_token_is_forbidden_fails_alone() -> None:
+    given = logits(2)
+    params = {"allowed_token_ids": frozenset({3}), "min_tokens": 2}
+    both = [row(suppress_until_min_tokens=frozenset({3}), **params), row(temperature=0.0)]
+    sampled = sample(given.clone(), both)
+    assert list(sampled.failed) == [0]
+    assert "no token can be chosen" in sampled.failed[0]
+    assert sampled.token_ids[1] == int(given[1].argmax())
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_biases_allowed_tokens_and_penalties_never_make_minus_infinity_a_nan(
+    temperature: float,
+) -> None:
+    given = logits()
+    given[0, 5:] = -math.inf
+    params = {
+        "temperature": temperature,
+        "logit_bias": ((7, 100.0), (8, -100.0), (1, -100.0)),
+        "allowed_token_ids": frozenset({0, 2, 7, 9}),
+        "repetition_penalty": 1.5,
+        "presence_penalty": 2.0,
+        "frequency_penalty": -2.0,
+        "min_p": 0.01,
+        "top_p": 0.99,
+        "top_k": 30,
+        "num_logprobs": 10,
+    }
+    for seed in range(50):
+        given_to = given.clone()
+        sampled = sample(given_to, [row(seed=seed, prompt=(7, 8), output=(9, 10), **params)])
+        assert not given_to.isnan().any()
+        assert sampled.failed == {}
+        assert sampled.token_ids[0] in (0, 2)
+        of_top = [logprob for _, logprob in sampled.logprobs[0].top]
+        assert of_top[5:] == [-math.inf] * 5
+        assert not any(math.isnan(logprob) for logprob in of_top)
+
+
+# FACTS: mask and bias, then penalties, then temperature.
+def test_a_bias_comes_before_penalties_and_temperature() -> None:
+    given = torch.zeros(1, VOCAB)
+    given[0, 4] = -1.0
+    one = row(output=(4,), temperature=0.0, logit_bias=((4, 5.0),), repetition_penalty=2.0)
+    assert adjusted(given, one)[0, 4] == 2.0  # (−1 + 5) / 2, not −1 · 2 + 5
+    counts = drawn(torch.zeros(1, 2), 4000, temperature=0.5, logit_bias=((0, math.log(2)),))
+    assert counts[0] / 4000 == pytest.approx(0.8, abs=0.03)  # 2² against 1
+
+
+def test_a_bias_of_a_hundred_decides() -> None:
+    given = logits()
+    worst = int(given.argmin())
+    assert drawn(given, logit_bias=((worst, 100.0),)) == {worst: 400}
+    best = int(given.argmax())
+    assert best not in drawn(given, logit_bias=((best, -100.0),))
+
+
+def test_only_allowed_tokens_are_drawn_and_in_their_proportion() -> None:
+    given = torch.log(torch.tensor([[0.5, 0.3, 0.1, 0.1]]))
+    counts = drawn(given, 4000, allowed_token_ids=frozenset({1, 3}))
+    assert set(counts) == {1, 3}
+    assert counts[1] / 4000 == pytest.approx(0.75, abs=0.03)
+    best = sample(given.clone(), [row(temperature=0.0, allowed_token_ids=frozenset({2, 3}))])
+    assert best.token_ids == [2]
+
+
+def test_rows_that_change_nothing_stay_as_they_are_beside_rows_that_do() -> None:
+    given = logits(3)
+    changed = given.clone()
+    rows = [
+        row(temperature=0.0),
+        row(temperature=0.0, logit_bias=((4, 50.0),)),
+        row(temperature=0.0, output=(5, 5), frequency_penalty=1.0),
+    ]
+    token_ids = sample(changed, rows).token_ids
+    assert torch.equal(changed[0], given[0])
+    assert token_ids[:2] == [int(given[0].argmax()), 4]
+    difference = changed[2] - given[2]
+    assert difference.nonzero().flatten().tolist() == [5]
+    assert difference[5] == pytest.approx(-2.0)
+
+
+def test_logprobs_are_of_the_raw_logits_whatever_the_row_does_to_them() -> None:
+    given = logits(3)
+    params = {"temperature": 0.3, "logit_bias": ((6, 100.0),), "num_logprobs": 2}
+    rows = [row(temperature=0.0), row(top_p=0.1, **params), row(temperature=0.0, num_logprobs=0)]
+    sampled = sample(given.clone(), rows)
+    assert set(sampled.logprobs) == {1, 2}
+    expected = given.double().log_softmax(-1)
+    chosen = sampled.logprobs[1]
+    assert chosen.token_id == sampled.token_ids[1] == 6
+    assert chosen.logprob == pytest.approx(float(expected[1, 6]), abs=1e-5)
+    assert chosen.rank == 1 + int((given[1] > given[1, 6]).sum())
+    assert [token for token, _ in chosen.top] == given[1].topk(2).indices.tolist()
+    assert sampled.logprobs[2].rank == 1
+    assert sampled.logprobs[2].top == ()
+
+
+def test_a_failed_row_has_no_logprobs_and_costs_the_others_none() -> None:
+    given = logits(3)
+    given[1, 4] = math.nan
+    rows = [row(num_logprobs=1) for _ in range(3)]
+    sampled = sample(given, rows)
+    assert set(sampled.failed) == {1}
+    assert set(sampled.logprobs) == {0, 2}
+
+
+def test_rows_that_ask_for_no_logprobs_pay_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    original = sampler.make_logprobs
+
+    def watched(given: Tensor, *args: Any) -> Any:
+        seen.append(len(given))
+        return original(given, *args)
+
+    monkeypatch.setattr(sampler, "make_logprobs", watched)
+    sample(logits(6), [row() for _ in range(6)])
+    assert seen == []
+    sample(logits(6), [row(num_logprobs=1 if i == 4 else None) for i in range(6)])
+    assert seen == [1]
+
+
+# F2, F1: a sequence's draws are its own, at any place of any batch, with everything switched on.
+def test_everything_at_once_does_not_depend_on_the_batch() -> None:
+    given = logits(12, seed=3)
+    kinds: list[dict[str, Any]] = [
+        {"top_p": 0.8, "num_logprobs": 3},
+        {"top_k": 7, "repetition_penalty": 1.3, "output": (4, 5)},
+        {"min_p": 0.05, "logit_bias": ((3, 2.0),)},
+        {"temperature": 0.0, "num_logprobs": 5},
+        {"presence_penalty": 1.0, "output": (9,), "allowed_token_ids": frozenset(range(30))},
+    ]
+    rows = [row(seed=i, **kinds[i % len(kinds)]) for i in range(12)]
+    together = sample(given.clone(), rows)
+    for i, one in enumerate(rows):
+        alone = sample(given[i : i + 1].clone(), [one])
+        assert alone.token_ids == [together.token_ids[i]]
+        assert alone.logprobs.get(0) == together.logprobs.get(i)

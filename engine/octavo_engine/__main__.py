@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 from octavo_engine.core.messages import SamplingParams
 from octavo_engine.core.request import FinishReason, RequestSpec
 from octavo_engine.errors import CannotStart, ContextTooLong, RequestError
+from octavo_engine.serving.core_process import launch_process
+from octavo_engine.serving.core_thread import has_busy_threads, launch_in_thread
 from octavo_engine.serving.engine import EngineCore
-from octavo_engine.serving.prompts import PromptEncoder
 from octavo_engine.serving.messages import ChatMessage
+from octavo_engine.serving.prompts import PromptEncoder
 from octavo_engine.serving.server import EngineServer
 from octavo_engine.serving.text import TextAssembler
 from octavo_engine.threads import configure_threads
@@ -32,7 +34,7 @@ _EXIT_USAGE: Final = 2
 _SERVER_SETTINGS: Final = (
     "host", "port", "served_model_name", "max_queued_requests", "max_queued_tokens",
     "max_tokens_policy", "request_timeout_seconds", "api_key_file", "metrics_need_key",
-    "drain_accept_seconds", "drain_seconds", "single_process", "step_log",
+    "drain_accept_seconds", "drain_seconds", "single_process", "access_log", "step_log",
 )  # fmt: skip
 _SERVE_HELP: Final = """\
 Serve a model over the OpenAI API.
@@ -61,14 +63,17 @@ def serve(argv: Sequence[str]) -> int:
             next_action="`octavo serve --help` lists the settings.",
         )
         return _cannot_start(failure, _EXIT_USAGE)
-    try:
-        configure_threads()
-    except CannotStart as error:
-        return _cannot_start(error.failure, EXIT_CANNOT_START)
-
+    if settings.single_process:
+        try:
+            configure_threads()
+        except CannotStart as error:
+            return _cannot_start(error.failure, EXIT_CANNOT_START)
+        launch = launch_in_thread(lambda progress: _build(settings, progress))
+    else:
+        launch = launch_process(settings)
     server = EngineServer(
         settings,
-        lambda progress: _build(settings, progress),
+        launch,
         model_name=settings.served_model_name or PurePosixPath(settings.model).stem,
         announce=_say,
     )
@@ -78,7 +83,7 @@ def serve(argv: Sequence[str]) -> int:
         return _cannot_start(error.failure, EXIT_CANNOT_START)
     if server.failure is not None:
         status = _cannot_start(server.failure, status)
-    if server.has_busy_threads:
+    if has_busy_threads():
         # They are in native code that the interpreter cannot be taken down around.
         sys.stderr.flush()
         os._exit(status)

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, NoReturn
+from typing import Any, Final, Literal, NoReturn
 
 ENV_PREFIX: Final = "OCTAVO_"
 DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
@@ -158,7 +158,7 @@ class EngineSettings:
     max_queued_tokens: int = _setting(
         2**20, _positive_int, "prompt tokens that may wait, over all requests; then 429", "TOKENS"
     )
-    max_tokens_policy: str = _setting(
+    max_tokens_policy: Literal["reject", "clamp"] = _setting(
         "reject",
         _choice(*MAX_TOKENS_POLICIES),
         "what becomes of a max_tokens beyond the context: reject answers 400, clamp cuts it",
@@ -189,6 +189,9 @@ class EngineSettings:
     )
     single_process: bool = _setting(
         False, _boolean, "run the model in the server's own process instead of a second one"
+    )
+    access_log: bool = _setting(
+        False, _boolean, "write one line per request to stderr: what was asked, status, time"
     )
     step_log: str | None = _setting(
         None, str, "append one JSON line per engine step to this file (- for stderr)", "FILE"

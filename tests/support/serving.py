@@ -10,7 +10,9 @@ import httpx
 
 from octavo_engine.config import CacheShape, ModelDescription, TokenizerSpec
 from octavo_engine.core.scheduler import Scheduler, SchedulerConfig
-from octavo_engine.serving.server import EngineServer, Progress
+from octavo_engine.serving.core_thread import launch_in_thread
+from octavo_engine.serving.launch import Progress
+from octavo_engine.serving.server import EngineServer
 from octavo_engine.serving.tokenizer import Tokenizer, byte_alphabet
 from octavo_engine.testing import FakeRunner
 from octavo_wire.settings import EngineSettings
@@ -147,6 +149,7 @@ class RunningServer:
     step_log: Path | None = None
     wait_for: str = "ready"
     drain_s: float = 5.0
+    drain_accept_s: float = 0.0
     settings: Mapping[str, object] = field(default_factory=dict)  # further ones of the server
     status: int | None = None
     lines: list[str] = field(default_factory=list)
@@ -158,12 +161,13 @@ class RunningServer:
                 port=0,
                 api_key_file=str(self.api_key_file) if self.api_key_file else None,
                 step_log=str(self.step_log) if self.step_log else None,
+                drain_accept_seconds=self.drain_accept_s,
+                drain_seconds=self.drain_s,
                 **self.settings,  # type: ignore[arg-type]
             ),
-            self.load,
+            launch_in_thread(self.load),
             model_name=MODEL,
             announce=self._announce,
-            drain_s=self.drain_s,
         )
         self._heard = {"listening": threading.Event(), "ready": threading.Event()}
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -224,7 +228,7 @@ def serve_fake(**options: object) -> RunningServer:
     """A running server over `make_fake_engine(**options)`."""
     server_options = {
         key: options.pop(key)
-        for key in ("api_key_file", "step_log", "wait_for", "drain_s", "settings")
+        for key in ("api_key_file", "step_log", "wait_for", "drain_s", "drain_accept_s", "settings")
         if key in options
     }
     engine = make_fake_engine(**options)  # type: ignore[arg-type]

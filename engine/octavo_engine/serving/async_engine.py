@@ -1,23 +1,18 @@
-"""The engine's loop in a thread of its own, and its doors for asyncio.
+"""The engine as the event loop sees it: requests are opened, read and closed here.
 
-    event loop                                   engine thread
-    ──────────                                   ─────────────
-    add, finish ──► one thread-safe queue ─────► between two steps
-    a queue per request ◄── one call a step ◄─── updates of a step
+    answers ── open, close ──► AsyncEngine ── commands ──► CoreLink ──► core
+    answers ◄─ a queue each ── AsyncEngine ◄─ events, once a step ───── core
 
-The thread sleeps on the command queue while there is nothing to run. Should it die, every open
-request is told, and so is whoever owns the process.
+The core runs behind a link, in a thread of this process (`core_thread`) or in a process of its own
+(`core_process`); nothing here depends on which. Should it die, every open request is told, and so
+is whoever owns the server. Observers are called here, so they see what the answers see.
 """
 
 import asyncio
-import contextlib
 import logging
-import queue
-import threading
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from octavo_engine.core.request import (
     FinishReason,
@@ -27,53 +22,49 @@ from octavo_engine.core.request import (
     SequenceUpdate,
 )
 from octavo_engine.errors import OctavoError, RequestError
-from octavo_engine.serving.engine import EngineCore, StepReport
+from octavo_engine.serving.core_messages import Add, Command, CoreEvents, Finish, StepSummary
 
 _LOG = logging.getLogger(__name__)
 
 
 class EngineDied(OctavoError):
-    """The engine thread ended by an error of ours; the process is about to exit."""
+    """The core ended by an error of ours, or was killed; the process is about to exit."""
 
 
 class Observer(Protocol):
-    """Watches the engine from its own thread. What it raises is logged and goes no further."""
+    """Watches the engine. What it raises is logged and goes no further."""
 
-    def on_step(self, report: StepReport, stats: SchedulerStats) -> None: ...
+    def on_step(self, step: StepSummary, stats: SchedulerStats) -> None: ...
 
     def on_finish(self, record: RequestRecord, stats: SchedulerStats) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Add:
-    spec: RequestSpec
+class CoreLink(Protocol):
+    """The way to a core that is loaded. Used from the event loop."""
+
+    @property
+    def is_alive(self) -> bool: ...
+
+    def start(
+        self, on_events: Callable[[CoreEvents], None], on_death: Callable[[BaseException], None]
+    ) -> None:
+        """Begin to call back, in the event loop that runs now; `on_death` is the last call."""
+        ...
+
+    def send(self, command: Command) -> None:
+        """Hand a command over; nothing comes of it when the core has died."""
+        ...
+
+    async def stop(self, timeout_s: float) -> bool:
+        """End the core after its present step; False when it still runs."""
+        ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Finish:
-    request_id: str
-    reason: FinishReason
-
-
-@dataclass(frozen=True, slots=True)
-class _Stop:
+class _Admitted:
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class _Admitted:
-    request_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Refused:
-    request_id: str
-    error: RequestError
-
-
-_Argument = TypeVar("_Argument")
-_Command = _Add | _Finish | _Stop
-_Event = SequenceUpdate | _Admitted | _Refused
+_ADMITTED = _Admitted()
 _Item = SequenceUpdate | _Admitted | RequestError | EngineDied
 
 
@@ -110,59 +101,55 @@ class OpenRequest:
 
 
 class AsyncEngine:
-    """Runs an EngineCore. `start` is called in the event loop that its requests live in."""
+    """Belongs to the event loop in which it is started."""
 
     def __init__(
         self,
-        core: EngineCore,
+        link: CoreLink,
         *,
+        stats: SchedulerStats,
         observers: list[Observer],
         on_death: Callable[[BaseException], None],
     ) -> None:
-        """`on_death` is called in the event loop, after every open request was told."""
-        self._core = core
+        """`stats`: of the core before it starts. `on_death` is called after every open request was
+        told."""
+        self._link = link
         self._observers = observers
         self._on_death = on_death
-        self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
         self._streams: dict[str, asyncio.Queue[_Item]] = {}
         self._idle = asyncio.Event()
-        self._events: list[_Event] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._run, name="octavo-engine", daemon=True)
         self._complained: set[str] = set()
+        self.stats = stats  # as of the last event
         self.death: BaseException | None = None
 
     def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._thread.start()
+        self._link.start(self._deliver, self._deliver_death)
 
-    def stop(self, timeout_s: float) -> bool:
-        """End the thread after its present step; False when it did not end in time."""
-        self._commands.put(_Stop())
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+    async def stop(self, timeout_s: float) -> bool:
+        """End the core after its present step; False when it did not end in time."""
+        return await self._link.stop(timeout_s)
 
     @property
     def is_alive(self) -> bool:
-        return self.death is None and self._thread.is_alive()
+        return self.death is None and self._link.is_alive
 
     @property
     def num_open_requests(self) -> int:
         return len(self._streams)
 
-    def open(self, spec: RequestSpec) -> "OpenRequest":
-        """Hand a request to the engine thread. Whoever opens it closes it. Raises EngineDied."""
+    def open(self, spec: RequestSpec) -> OpenRequest:
+        """Hand a request to the core. Whoever opens it closes it. Raises EngineDied."""
         if not self.is_alive:
             raise EngineDied("the engine has stopped")
         items: asyncio.Queue[_Item] = asyncio.Queue()
         self._streams[spec.request_id] = items
-        self._commands.put(_Add(spec))
+        self._link.send(Add(spec))
         return OpenRequest(self, spec.request_id, items)
 
     def finish(self, request_id: str, reason: FinishReason) -> None:
         """End a request that is still open: its blocks are free before the next step."""
         if self._forget(request_id):
-            self._commands.put(_Finish(request_id, reason))
+            self._link.send(Finish(request_id, reason))
 
     async def wait_until_idle(self) -> None:
         """Return when no request is open; requests that come meanwhile count."""
@@ -170,68 +157,39 @@ class AsyncEngine:
             self._idle.clear()
             await self._idle.wait()
 
-    def _forget(self, request_id: str) -> bool:
-        known = self._streams.pop(request_id, None) is not None
-        if not self._streams:
-            self._idle.set()
-        return known
-
     def abort_all(self) -> None:
         """End every open request with the reason ABORT; their readers are told."""
         for request_id, items in list(self._streams.items()):
             items.put_nowait(EngineDied("the server is shutting down"))
             self.finish(request_id, FinishReason.ABORT)
 
-    # -- the engine thread -------------------------------------------------------------------
+    def _forget(self, request_id: str) -> bool:
+        known = self._streams.pop(request_id, None) is not None
+        if not self._streams:
+            self._idle.set()
+        return known
 
-    def _run(self) -> None:
-        try:
-            while self._take_commands():
-                self._step()
-                self._hand_over()
-        except BaseException as error:
-            self.death = error
-            _LOG.critical("the engine thread died", exc_info=error)
-            self._call(self._deliver_death, error)
-
-    def _take_commands(self) -> bool:
-        """Carry out what waits, and wait while there is nothing to run; False means: stop."""
-        while True:
-            try:
-                command = self._commands.get(block=not self._core.has_work())
-            except queue.Empty:
-                return True
-            if isinstance(command, _Stop):
-                return False
-            self._carry_out(command)
-            if self._commands.empty():
-                self._hand_over()
-
-    def _carry_out(self, command: _Add | _Finish) -> None:
-        if isinstance(command, _Add):
-            request_id = command.spec.request_id
-            try:
-                self._core.add(command.spec)
-                self._events.append(_Admitted(request_id))
-            except RequestError as error:
-                self._events.append(_Refused(request_id, error))
-            return
-        record = self._core.finish(command.request_id, command.reason)
-        if record is not None:
-            self._observe_finish(record)
-
-    def _step(self) -> None:
-        for report in self._core.step():
-            stats = self._core.stats()
-            self._observe(partial(_tell_step, report, stats))
-            for update in report.updates:
+    def _deliver(self, events: CoreEvents) -> None:
+        self.stats = events.stats
+        for request_id in events.admitted:
+            self._put(request_id, _ADMITTED)
+        for refusal in events.refused:
+            self._put(refusal.request_id, refusal.to_error())
+            self._forget(refusal.request_id)
+        for step in events.steps:
+            self._observe(partial(_tell_step, step, events.stats))
+            for update in step.updates:
+                self._put(update.request_id, update)
                 if update.record is not None:
-                    self._observe_finish(update.record)
-            self._events += report.updates
+                    self._forget(update.request_id)
+                    self._observe(partial(_tell_finish, update.record, events.stats))
+        for record in events.ended:
+            self._observe(partial(_tell_finish, record, events.stats))
 
-    def _observe_finish(self, record: RequestRecord) -> None:
-        stats = self._core.stats()
-        self._observe(partial(_tell_finish, record, stats))
+    def _put(self, request_id: str, item: _Item) -> None:
+        items = self._streams.get(request_id)
+        if items is not None:
+            items.put_nowait(item)
 
     def _observe(self, call: Callable[[Observer], None]) -> None:
         for observer in self._observers:
@@ -244,32 +202,8 @@ class AsyncEngine:
                     self._complained.add(kind)
                     _LOG.exception("an observer of the engine failed; it is called further")
 
-    def _hand_over(self) -> None:
-        if self._events:
-            events, self._events = self._events, []
-            self._call(self._deliver, events)
-
-    def _call(self, function: Callable[[_Argument], None], argument: _Argument) -> None:
-        assert self._loop is not None, "the engine was not started"
-        # A loop that is closed has no request left that could be told.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(function, argument)
-
-    # -- the event loop ----------------------------------------------------------------------
-
-    def _deliver(self, events: list[_Event]) -> None:
-        for event in events:
-            items = self._streams.get(event.request_id)
-            if items is None:
-                continue
-            items.put_nowait(event.error if isinstance(event, _Refused) else event)
-            ended = isinstance(event, _Refused) or (
-                isinstance(event, SequenceUpdate) and event.record is not None
-            )
-            if ended:
-                self._forget(event.request_id)
-
     def _deliver_death(self, error: BaseException) -> None:
+        self.death = error
         streams, self._streams = self._streams, {}
         for items in streams.values():
             items.put_nowait(EngineDied("the engine has stopped"))
@@ -277,8 +211,8 @@ class AsyncEngine:
         self._on_death(error)
 
 
-def _tell_step(report: StepReport, stats: SchedulerStats, observer: Observer) -> None:
-    observer.on_step(report, stats)
+def _tell_step(step: StepSummary, stats: SchedulerStats, observer: Observer) -> None:
+    observer.on_step(step, stats)
 
 
 def _tell_finish(record: RequestRecord, stats: SchedulerStats, observer: Observer) -> None:

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from octavo_engine.config import CacheShape
 from octavo_engine.core.request import FinishReason, RequestRecord, SchedulerStats
-from octavo_engine.serving.engine import StepReport
+from octavo_engine.serving.core_messages import StepSummary
 from octavo_wire import metrics as names
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -97,21 +97,21 @@ class EngineMetrics(Collector):
     def on_loaded(self, cache: CacheShape, stats: SchedulerStats) -> None:
         self._cache, self._stats = cache, stats
 
-    def on_step(self, report: StepReport, stats: SchedulerStats) -> None:
+    def on_step(self, step: StepSummary, stats: SchedulerStats) -> None:
         self._stats = stats
-        if not report.scheduled.is_empty:
-            self._observe(names.ITERATION_TOKENS, report.scheduled.total_tokens)
+        if step.request_ids:
+            self._observe(names.ITERATION_TOKENS, sum(step.num_scheduled_tokens))
         between = self._histograms[names.INTER_TOKEN_LATENCY]
-        for update in report.updates:
+        for update in step.updates:
             if not update.new_token_ids:
                 continue
             last_s = self._last_token_s.get(update.request_id)
             if last_s is not None:
-                share_s = (report.ended_s - last_s) / len(update.new_token_ids)
+                share_s = (step.ended_s - last_s) / len(update.new_token_ids)
                 for _ in update.new_token_ids:
                     between.observe(share_s)
             if update.record is None:
-                self._last_token_s[update.request_id] = report.ended_s
+                self._last_token_s[update.request_id] = step.ended_s
 
     def on_finish(self, record: RequestRecord, stats: SchedulerStats) -> None:
         self._stats = stats

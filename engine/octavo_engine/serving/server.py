@@ -1,7 +1,10 @@
 """The life of an `octavo serve` process: listen, load, serve, drain, end.
 
 The port opens before the model is loaded, so that probes are answered from the first second. The
-model loads in a thread; the event loop only learns of its end.
+model loads elsewhere, in the core's process or in a thread; the event loop only learns of its end.
+
+    SIGTERM ─► not ready, but requests are taken ─► 503, running answers finish ─► end
+               until --drain-accept-seconds         until --drain-seconds
 """
 
 import asyncio
@@ -10,22 +13,20 @@ import errno
 import logging
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Final, Protocol
+from typing import Final
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from octavo_engine.config import ModelDescription
-from octavo_engine.core.messages import Runner
-from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.errors import CannotStart
+from octavo_engine.serving.api_options import ApiOptions
 from octavo_engine.serving.app import make_app
 from octavo_engine.serving.async_engine import AsyncEngine, Observer
 from octavo_engine.serving.auth import ApiKeys
-from octavo_engine.serving.engine import EngineCore
+from octavo_engine.serving.launch import CoreLost, Launch, LaunchedCore
 from octavo_engine.serving.metrics import EngineMetrics
 from octavo_engine.serving.prompts import PromptEncoder
 from octavo_engine.serving.state import Phase, Served, ServerState
@@ -34,30 +35,15 @@ from octavo_wire.failures import EXIT_CANNOT_START, Reason, StartupFailure
 from octavo_wire.settings import EngineSettings
 
 _LOG = logging.getLogger(__name__)
-# Kubernetes kills 30 s after SIGTERM unless told otherwise; answers get most of that.
-DRAIN_S: Final = 25.0
 # What a dying server leaves for its last error answers to go out.
 _LAST_WORDS_S: Final = 0.5
+# What a core has to end its present step. Then a process is killed, and a thread is left behind.
+_STOP_S: Final = 0.5
+# Clients that read their answers slowly get this much beyond --drain-seconds; the default of that
+# (25 s), this and the core's end fit into the 30 s after which Kubernetes kills.
+_FLUSH_S: Final = 2
 EXIT_ENGINE_DIED: Final = 1
 EXIT_FORCED: Final = 128 + signal.SIGTERM
-
-
-class LoadedEngine(Protocol):
-    """What loading a model brings; see `build.BuiltEngine`."""
-
-    @property
-    def scheduler(self) -> Scheduler: ...
-
-    @property
-    def runner(self) -> Runner: ...
-
-    @property
-    def description(self) -> ModelDescription: ...
-
-
-# Called with a phase of loading and its share done, 0 to 1.
-Progress = Callable[[str, float], None]
-Load = Callable[[Progress], LoadedEngine]
 
 
 class _HttpServer(uvicorn.Server):
@@ -91,22 +77,20 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class EngineServer:
-    """One server process. `load` builds the engine; it runs in a thread of its own."""
+    """One server process. `launch` loads the engine and starts its core."""
 
     def __init__(
         self,
         settings: EngineSettings,
-        load: Load,
+        launch: Launch,
         *,
         model_name: str,
         announce: Callable[[str], None],
-        drain_s: float = DRAIN_S,
     ) -> None:
         """`announce` gets the lines that a person at the terminal should see."""
         self._settings = settings
-        self._load = load
+        self._launch = launch
         self._announce = announce
-        self._drain_s = drain_s
         self.state = ServerState(
             model_name=model_name,
             metrics=EngineMetrics(model_name=model_name, block_size=settings.block_size),
@@ -114,7 +98,7 @@ class EngineServer:
         self.failure: StartupFailure | None = None
         self._exit_status: int | None = None
         self._http: _HttpServer | None = None
-        self._loader: threading.Thread | None = None
+        self._loading: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._url = ""
 
@@ -128,24 +112,38 @@ class EngineServer:
             listener = stack.enter_context(bind(settings.host, settings.port))
             host, port = listener.getsockname()[:2]
             self._url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-            self._http = _HttpServer(_http_config(make_app(self.state, api_keys=keys)))
+            app = make_app(self.state, api_keys=keys, options=self._api_options())
+            self._http = _HttpServer(_http_config(app))
             if on_signals:
-                for number in (signal.SIGTERM, signal.SIGINT):
-                    asyncio.get_running_loop().add_signal_handler(number, self.shut_down)
-            self._start_loading(step_log)
+                loop = asyncio.get_running_loop()
+                loop.add_signal_handler(signal.SIGTERM, self.shut_down)
+                # From a terminal: no one else sends requests here who would have to be told.
+                loop.add_signal_handler(signal.SIGINT, self.shut_down, 0.0)
             self._announce(f"listening on {self._url}, loading {self.state.model_name}")
-            await self._http.serve(sockets=[listener])
-            served = self.state.served
-            if served is not None:
-                await asyncio.to_thread(served.engine.stop, _LAST_WORDS_S)
+            self._loading = asyncio.create_task(self._load(step_log))
+            try:
+                await self._http.serve(sockets=[listener])
+            finally:
+                await self._stop()
         return 0 if self._exit_status is None else self._exit_status
 
-    @property
-    def has_busy_threads(self) -> bool:
-        """Whether a thread is still in native code that the interpreter must not be torn from."""
-        served = self.state.served
-        loads = self._loader is not None and self._loader.is_alive()
-        return loads or (served is not None and served.engine.is_alive)
+    async def _stop(self) -> None:
+        """Leave no process behind, nor a thread that could end in time."""
+        if self._loading is not None:
+            self._loading.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._loading
+        if self.state.served is not None:
+            await self.state.served.engine.stop(_STOP_S)
+
+    def _api_options(self) -> ApiOptions:
+        settings = self._settings
+        return ApiOptions(
+            max_tokens_policy=settings.max_tokens_policy,
+            request_timeout_s=settings.request_timeout_seconds,
+            metrics_need_key=settings.metrics_need_key,
+            access_log=self._announce if settings.access_log else None,
+        )
 
     def _open_step_log(self, stack: contextlib.ExitStack) -> StepLog | None:
         path = self._settings.step_log
@@ -162,36 +160,33 @@ class EngineServer:
 
     # -- loading -----------------------------------------------------------------------------
 
-    def _start_loading(self, step_log: StepLog | None) -> None:
-        loop = asyncio.get_running_loop()
-        observers: list[Observer] = [self.state.metrics]
-        if step_log is not None:
-            observers.append(step_log)
-
-        def tell(callback: Callable[..., None], *arguments: object) -> None:
-            # A loop that is closed belongs to a server that ended while its model loaded.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(callback, *arguments)
-
-        def load() -> None:
-            try:
-                loaded = self._load(lambda phase, share: tell(self._on_progress, phase, share))
-                prompts = PromptEncoder(loaded.description)
-            except CannotStart as error:
-                tell(self._on_cannot_start, error.failure, EXIT_CANNOT_START)
-            except BaseException as error:
-                _LOG.critical("loading the model failed", exc_info=error)
-                failure = StartupFailure(
-                    reason=Reason.INTERNAL_ERROR,
-                    message=f"Loading the model failed: {type(error).__name__}: {error}.",
-                    next_action="This is a fault of Octavo; its log says more. Please report it.",
-                )
-                tell(self._on_cannot_start, failure, EXIT_ENGINE_DIED)
+    async def _load(self, step_log: StepLog | None) -> None:
+        try:
+            launched = await self._launch(self._on_progress)
+        except CannotStart as error:
+            self._on_cannot_start(error.failure, EXIT_CANNOT_START)
+            return
+        except Exception as error:
+            self._on_load_failed(error)
+            return
+        try:
+            prompts = await asyncio.to_thread(PromptEncoder, launched.core.model)
+        except BaseException as error:
+            await launched.link.stop(_STOP_S)
+            if isinstance(error, CannotStart):
+                self._on_cannot_start(error.failure, EXIT_CANNOT_START)
+            elif isinstance(error, Exception):
+                self._on_load_failed(error)
             else:
-                tell(self._on_loaded, loaded, prompts, observers)
+                raise
+            return
+        self._on_loaded(launched, prompts, step_log)
 
-        self._loader = threading.Thread(target=load, name="octavo-load", daemon=True)
-        self._loader.start()
+    def _on_load_failed(self, error: Exception) -> None:
+        if not isinstance(error, CoreLost):  # its process has written its own traceback
+            _LOG.critical("loading the model failed", exc_info=error)
+        failure = _internal_error("Loading the model failed", error)
+        self._on_cannot_start(failure, EXIT_ENGINE_DIED)
 
     def _on_progress(self, phase: str, share: float) -> None:
         self.state.loading = (phase, share)
@@ -202,54 +197,62 @@ class EngineServer:
         self._end(exit_status)
 
     def _on_loaded(
-        self, loaded: LoadedEngine, prompts: PromptEncoder, observers: list[Observer]
+        self, launched: LaunchedCore, prompts: PromptEncoder, step_log: StepLog | None
     ) -> None:
-        if self.state.phase is not Phase.LOADING:
-            return
-        core = EngineCore(loaded.scheduler, loaded.runner, clock=time.monotonic)
-        engine = AsyncEngine(core, observers=observers, on_death=self._on_engine_death)
-        self.state.metrics.on_loaded(loaded.description.cache, core.stats())
-        engine.start()
-        self.state.served = Served(
-            model=loaded.description,
-            prompts=prompts,
-            engine=engine,
-            check_admissible=loaded.scheduler.check_admissible,
+        state, core = self.state, launched.core
+        observers: list[Observer] = [state.metrics, state.prefill_rate]
+        if step_log is not None:
+            observers.append(step_log)
+        engine = AsyncEngine(
+            launched.link, stats=core.stats, observers=observers, on_death=self._on_engine_death
         )
-        self.state.phase = Phase.READY
-        seconds = time.monotonic() - self.state.started_s
-        self._announce(describe(loaded.description, self.state.model_name, self._url, seconds))
+        state.metrics.on_loaded(core.model.cache, core.stats)
+        state.served = Served(model=core.model, prompts=prompts, engine=engine, limits=core.config)
+        if state.phase is Phase.LOADING:
+            state.phase = Phase.READY
+        engine.start()
+        seconds = time.monotonic() - state.started_s
+        self._announce(describe(core.model, state.model_name, self._url, seconds))
 
     # -- the end -----------------------------------------------------------------------------
 
-    def shut_down(self) -> None:
-        """First call: take no more requests and finish those that run. Second call: end now."""
-        if self.state.phase in (Phase.DRAINING, Phase.DEAD):
+    def shut_down(self, accept_s: float | None = None) -> None:
+        """First call: be no longer ready, and finish what runs. Second call: end now.
+
+        accept_s: for how long requests are still taken; default: as the settings say.
+        """
+        if self.state.phase in (Phase.LEAVING, Phase.DRAINING, Phase.DEAD):
             self._announce("ending at once")
             self._end(EXIT_FORCED, force=True)
             return
         served = self.state.served
-        self.state.phase = Phase.DRAINING
         if served is None:
+            self.state.phase = Phase.DRAINING
             self._end(0)
             return
+        if accept_s is None:
+            accept_s = self._settings.drain_accept_seconds
+        self.state.phase = Phase.LEAVING
         self._announce(f"shutting down, {served.engine.num_open_requests} requests to finish")
-        self._spawn(self._drain(served.engine))
+        self._spawn(self._drain(served.engine, accept_s))
 
-    async def _drain(self, engine: AsyncEngine) -> None:
-        try:
-            await asyncio.wait_for(engine.wait_until_idle(), self._drain_s)
-        except TimeoutError:
-            self._announce(f"{engine.num_open_requests} requests did not finish in time")
-            engine.abort_all()
+    async def _drain(self, engine: AsyncEngine, accept_s: float) -> None:
+        if accept_s:
+            await asyncio.sleep(accept_s)
+        if self.state.phase is not Phase.LEAVING:
+            return
+        self.state.phase = Phase.DRAINING
+        if engine.num_open_requests:
+            left_s = max(0.0, self._settings.drain_seconds - accept_s)
+            try:
+                await asyncio.wait_for(engine.wait_until_idle(), left_s)
+            except TimeoutError:
+                self._announce(f"{engine.num_open_requests} requests did not finish in time")
+                engine.abort_all()
         self._end(0)
 
     def _on_engine_death(self, error: BaseException) -> None:
-        self.failure = StartupFailure(
-            reason=Reason.INTERNAL_ERROR,
-            message=f"The engine died: {type(error).__name__}: {error}.",
-            next_action="This is a fault of Octavo; its log says more. Please report it.",
-        )
+        self.failure = _internal_error("The engine died", error)
         self.state.phase = Phase.DEAD
         self._spawn(self._last_words())
 
@@ -268,6 +271,16 @@ class EngineServer:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _internal_error(what: str, error: BaseException) -> StartupFailure:
+    why = str(error) if isinstance(error, CoreLost) else f"{type(error).__name__}: {error}"
+    return StartupFailure(
+        reason=Reason.INTERNAL_ERROR,
+        message=f"{what}: {why}.",
+        next_action="Unless memory ran out, this is a fault of Octavo; its log says more. Please "
+        "report it.",
+    )
 
 
 def describe(model: ModelDescription, name: str, url: str, seconds: float) -> str:
@@ -291,5 +304,5 @@ def _http_config(app: ASGIApp) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         timeout_keep_alive=65,
-        timeout_graceful_shutdown=5,
+        timeout_graceful_shutdown=_FLUSH_S,
     )

@@ -1,19 +1,23 @@
 """Where the server stands in its life, and what it serves once it stands.
 
-loading ─► ready ─► draining ─► (process ends)
-   └─────────┴────► dead ─────► (process ends, status not 0)
+loading ─► ready ─► leaving ─► draining ─► (process ends)
+   └─────────┴─────────┴──────────┴─► dead ─► (process ends, status not 0)
+
+A server that is leaving is not ready, but takes requests: whoever routes to it may not know yet.
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
 from octavo_engine.config import ModelDescription
+from octavo_engine.core.admission import Admission
+from octavo_engine.core.scheduler_config import SchedulerConfig
 from octavo_engine.serving.async_engine import AsyncEngine
 from octavo_engine.serving.errors import NotReady
 from octavo_engine.serving.metrics import EngineMetrics
+from octavo_engine.serving.prefill_rate import PrefillRate
 from octavo_engine.serving.prompts import PromptEncoder
 
 _RETRY_AFTER_S: Final = 5
@@ -22,6 +26,7 @@ _RETRY_AFTER_S: Final = 5
 class Phase(StrEnum):
     LOADING = "loading"
     READY = "ready"
+    LEAVING = "leaving"
     DRAINING = "draining"
     DEAD = "dead"
 
@@ -33,7 +38,12 @@ class Served:
     model: ModelDescription
     prompts: PromptEncoder
     engine: AsyncEngine
-    check_admissible: Callable[[int], None]  # raises ContextTooLong; see Scheduler
+    limits: SchedulerConfig
+
+    def check_admissible(self, num_prompt_tokens: int) -> None:
+        """Raise ContextTooLong for a prompt that the core would refuse, however long it waits."""
+        capacity = self.model.cache.usable_tokens
+        Admission(self.limits, capacity).check_admissible(num_prompt_tokens)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,6 +52,7 @@ class ServerState:
 
     model_name: str  # what requests put into `model`
     metrics: EngineMetrics
+    prefill_rate: PrefillRate = field(default_factory=PrefillRate)
     phase: Phase = Phase.LOADING
     loading: tuple[str, float] = ("start", 0.0)  # phase of the loading and its share done
     started_s: float = field(default_factory=time.monotonic)
@@ -50,7 +61,7 @@ class ServerState:
 
     def require_served(self) -> Served:
         """What answers requests. Raises NotReady with the reason while nothing does."""
-        if self.phase is Phase.READY and self.served is not None:
+        if self.phase in (Phase.READY, Phase.LEAVING) and self.served is not None:
             return self.served
         reasons = {
             Phase.LOADING: ("The model is still loading", "model_loading"),

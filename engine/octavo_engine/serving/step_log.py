@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import IO
 
 from octavo_engine.core.request import RequestRecord, SchedulerStats
-from octavo_engine.serving.engine import StepReport
+from octavo_engine.serving.core_messages import StepSummary
 
 
 class StepLog(AbstractContextManager["StepLog"]):
@@ -19,10 +19,10 @@ class StepLog(AbstractContextManager["StepLog"]):
         self._owned = path != "-"
         self._file: IO[str] = open(path, "a", encoding="utf-8") if self._owned else sys.stderr  # noqa: SIM115
 
-    def on_step(self, report: StepReport, stats: SchedulerStats) -> None:
-        if report.scheduled.is_empty:
+    def on_step(self, step: StepSummary, stats: SchedulerStats) -> None:
+        if not step.request_ids:
             return
-        self._file.write(json.dumps(step_line(report, stats), separators=(",", ":")) + "\n")
+        self._file.write(json.dumps(step_line(step, stats), separators=(",", ":")) + "\n")
         self._file.flush()
 
     def on_finish(self, record: RequestRecord, stats: SchedulerStats) -> None:
@@ -38,16 +38,16 @@ class StepLog(AbstractContextManager["StepLog"]):
             self._file.close()
 
 
-def step_line(report: StepReport, stats: SchedulerStats) -> Mapping[str, object]:
+def step_line(step: StepSummary, stats: SchedulerStats) -> Mapping[str, object]:
     """The fields of a line. `tokens` is parallel to `request_ids`; seconds are the step's own."""
     return {
-        "step": report.scheduled.step,
-        "request_ids": report.scheduled.request_ids,
-        "tokens": report.scheduled.num_scheduled_tokens,
+        "step": step.step,
+        "request_ids": step.request_ids,
+        "tokens": step.num_scheduled_tokens,
         "running": stats.num_running,
         "waiting": stats.num_waiting,
         "free_blocks": stats.num_usable_blocks - stats.num_used_blocks,
         "preemptions": stats.num_preemptions,
         "prefix_hit_tokens": stats.prefix_hit_tokens,
-        "seconds": round(report.ended_s - report.started_s, 6),
+        "seconds": round(step.ended_s - step.started_s, 6),
     }

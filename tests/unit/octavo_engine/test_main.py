@@ -45,7 +45,7 @@ class TestServe:
         assert "MODEL" in capsys.readouterr().err
 
     def test_a_key_file_that_is_not_there(self, termination_log: Path) -> None:
-        arguments = ["m.gguf", "--port", "0", "--api-key-file", "nowhere"]
+        arguments = ["m.gguf", "--single-process", "--port", "0", "--api-key-file", "nowhere"]
         assert main.serve(arguments) == EXIT_CANNOT_START
         failure = parse_startup_failure(termination_log.read_text())
         assert failure is not None
@@ -61,7 +61,7 @@ class TestServe:
             raise CannotStart(Reason.INSUFFICIENT_MEMORY, "Too little memory.", "Give it more.")
 
         monkeypatch.setattr(main, "_build", fail)
-        assert main.serve(["m.gguf", "--port", "0"]) == EXIT_CANNOT_START
+        assert main.serve(["m.gguf", "--single-process", "--port", "0"]) == EXIT_CANNOT_START
         failure = parse_startup_failure(termination_log.read_text())
         assert failure is not None
         assert (failure.reason, failure.message) == (
@@ -74,7 +74,7 @@ class TestServe:
         self, termination_log: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(main, "_build", lambda *_: 1 // 0)
-        assert main.serve(["m.gguf", "--port", "0"]) == 1
+        assert main.serve(["m.gguf", "--single-process", "--port", "0"]) == 1
         failure = parse_startup_failure(termination_log.read_text())
         assert failure is not None
         assert failure.reason is Reason.INTERNAL_ERROR
@@ -85,7 +85,7 @@ class TestServe:
         engine = make_fake_engine()
         object.__setattr__(engine.description.tokenizer, "kind", "llama")
         monkeypatch.setattr(main, "_build", lambda *_: engine)
-        assert main.serve(["m.gguf", "--port", "0"]) == EXIT_CANNOT_START
+        assert main.serve(["m.gguf", "--single-process", "--port", "0"]) == EXIT_CANNOT_START
         failure = parse_startup_failure(termination_log.read_text())
         assert failure is not None
         assert failure.reason is Reason.MODEL_NOT_SUPPORTED

@@ -12,7 +12,9 @@ from octavo_engine.core.messages import SamplingParams
 from octavo_engine.core.request import FinishReason, RequestRecord, RequestSpec, SchedulerStats
 from octavo_engine.errors import ContextTooLong, Overloaded
 from octavo_engine.serving.async_engine import AsyncEngine, EngineDied, Observer, OpenRequest
-from octavo_engine.serving.engine import EngineCore, StepReport
+from octavo_engine.serving.core_messages import StepSummary
+from octavo_engine.serving.core_thread import CoreThread
+from octavo_engine.serving.engine import EngineCore
 from support.serving import FakeEngine, make_fake_engine
 
 
@@ -22,9 +24,9 @@ class Watcher:
         self.records: list[RequestRecord] = []
         self.num_steps = 0
 
-    def on_step(self, report: StepReport, stats: SchedulerStats) -> None:
+    def on_step(self, step: StepSummary, stats: SchedulerStats) -> None:
         self.stats = stats
-        self.num_steps += not report.scheduled.is_empty
+        self.num_steps += bool(step.request_ids)
 
     def on_finish(self, record: RequestRecord, stats: SchedulerStats) -> None:
         self.stats = stats
@@ -32,7 +34,7 @@ class Watcher:
 
 
 class Clumsy(Watcher):
-    def on_step(self, report: StepReport, stats: SchedulerStats) -> None:
+    def on_step(self, step: StepSummary, stats: SchedulerStats) -> None:
         raise ValueError("negative increment")
 
 
@@ -51,12 +53,14 @@ async def running(
 ) -> AsyncIterator[AsyncEngine]:
     core = EngineCore(engine.scheduler, engine.runner, clock=time.monotonic)
     died = deaths if deaths is not None else []
-    async_engine = AsyncEngine(core, observers=list(observers), on_death=died.append)
+    async_engine = AsyncEngine(
+        CoreThread(core), stats=core.stats(), observers=list(observers), on_death=died.append
+    )
     async_engine.start()
     try:
         yield async_engine
     finally:
-        assert await asyncio.to_thread(async_engine.stop, 5)
+        assert await async_engine.stop(5)
 
 
 async def read_all(request: OpenRequest) -> list[int]:

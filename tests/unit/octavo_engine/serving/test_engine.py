@@ -5,6 +5,7 @@ import pytest
 
 from octavo_engine.core.messages import SamplingParams, SchedulerOutput
 from octavo_engine.core.request import FinishReason, RequestSpec
+from octavo_engine.serving.core_loop import summarize
 from octavo_engine.serving.engine import EngineCore
 from octavo_engine.serving.step_log import step_line
 from support.serving import FakeEngine, make_fake_engine
@@ -74,7 +75,7 @@ def test_a_step_line_tells_who_shared_the_step() -> None:
     core.add(make_spec("a", [1, 2, 3], 5))
     core.add(make_spec("b", [4], 5))
     (report,) = core.step()
-    line = step_line(report, core.stats())
+    line = step_line(summarize(report), core.stats())
     assert line["request_ids"] == ["a", "b"]
     assert line["tokens"] == [3, 1]
     assert (line["running"], line["waiting"], line["free_blocks"]) == (2, 0, 8)

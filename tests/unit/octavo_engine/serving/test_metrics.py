@@ -3,14 +3,13 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from octavo_engine.config import CacheShape
-from octavo_engine.core.messages import SchedulerOutput
 from octavo_engine.core.request import (
     FinishReason,
     RequestRecord,
     SchedulerStats,
     SequenceUpdate,
 )
-from octavo_engine.serving.engine import StepReport
+from octavo_engine.serving.core_messages import StepSummary
 from octavo_engine.serving.metrics import EngineMetrics
 from octavo_wire import metrics as names
 
@@ -117,10 +116,12 @@ def test_j1_an_aborted_request_that_never_ran_is_counted_where_it_has_a_value() 
 def test_the_time_between_tokens() -> None:
     metrics = make_metrics()
     for step, ended_s in enumerate((1.0, 1.5, 3.0)):
-        scheduled = SchedulerOutput(step=step, request_ids=["a"], num_scheduled_tokens=[step + 1])
         update = SequenceUpdate(request_id="a", new_token_ids=[7], num_cached_tokens=0)
-        report = StepReport(scheduled=scheduled, updates=[update], started_s=0, ended_s=ended_s)
-        metrics.on_step(report, SchedulerStats())
+        summary = StepSummary(
+            step=step, request_ids=["a"], num_scheduled_tokens=[step + 1], started_s=0,
+            ended_s=ended_s, updates=[update],
+        )  # fmt: skip
+        metrics.on_step(summary, SchedulerStats())
     assert value(metrics, f"{names.INTER_TOKEN_LATENCY}_count") == 2
     assert value(metrics, f"{names.INTER_TOKEN_LATENCY}_sum") == 2.0
     assert value(metrics, f"{names.ITERATION_TOKENS}_sum") == 6

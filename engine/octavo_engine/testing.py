@@ -203,9 +203,9 @@ class FakeRunner:
     def _hold_blocks(self, held: _Held, block_ids: Sequence[int]) -> None:
         for block_id in block_ids:
             assert 0 < block_id < self.num_blocks, f"block {block_id} is not to be used"
-            assert block_id not in held.block_ids, f"block {block_id} comes twice in a table"
             held.block_ids.append(block_id)
             self._holders[block_id] += 1
+        assert len(set(held.block_ids)) == len(held.block_ids), "a block comes twice in a table"
 
     def _write(self, request_id: str, computed: int, count: int, attend_only: bool) -> None:
         held = self._held[request_id]

@@ -33,9 +33,13 @@ _OPTIONS = st.fixed_dictionaries(
         "max_model_len": st.integers(16, 64),
         "prefix_caching": st.sampled_from([True, True, True, False]),
         "max_queued_requests": st.integers(0, 8),
+        "max_queued_tokens": st.sampled_from([1, 40, 1000, 1000]),
+        "max_overtakes": st.integers(0, 3),
+        "prefill_share": st.sampled_from([0.25, 0.5, 0.5, 1.0]),
         "async_depth": st.integers(0, 2),
     }
 )
+_LOGPROBS = st.sampled_from([None, None, 0, 3])
 _STOP_TOKENS = st.sampled_from([frozenset[int](), frozenset(range(0, 1000, 11))])
 
 
@@ -56,6 +60,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         min_tokens=st.sampled_from([0, 0, 5]),
         stop_token_ids=_STOP_TOKENS,
         are_stops_suppressed=st.booleans(),
+        patience_s=st.one_of(st.none(), st.none(), st.integers(0, 30)),
+        num_logprobs=_LOGPROBS,
+        num_prompt_logprobs=_LOGPROBS,
     )
     def add(
         self,
@@ -66,10 +73,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         min_tokens: int,
         stop_token_ids: frozenset[int],
         are_stops_suppressed: bool,
+        patience_s: int | None,
+        num_logprobs: int | None,
+        num_prompt_logprobs: int | None,
     ) -> None:
         for prompt in prompts:
             self.add_one(
                 prompt,
+                deadline_s=None if patience_s is None else self.driver.now + patience_s,
+                num_logprobs=num_logprobs,
+                num_prompt_logprobs=num_prompt_logprobs,
                 priority=priority,
                 cache_salt=salt,
                 max_tokens=max_tokens,
@@ -89,10 +102,36 @@ class SchedulerMachine(RuleBasedStateMachine):
         except ContextTooLong:
             assert not can_fit
         except Overloaded:
-            live = len(self.driver.specs) - len(self.driver.records)
-            assert live >= config.num_seats + config.max_queued_requests
+            live = self.driver.scheduler.stats()
+            num_queued = live.num_running + live.num_waiting - config.num_seats
+            has_tokens = live.num_waiting_tokens > 0
+            has_room = live.num_waiting_tokens + len(prompt) <= config.max_queued_tokens
+            assert num_queued >= config.max_queued_requests or (has_tokens and not has_room)
         else:
             assert can_fit
+
+    @precondition(lambda self: self.num_requests > 0)
+    @rule(
+        data=st.data(),
+        count=st.integers(1, 4),
+        priority=st.sampled_from([0, 0, 0, 1, -1]),
+        num_prompt_logprobs=st.sampled_from([None, None, None, 2]),
+    )
+    def fork(
+        self, data: st.DataObject, count: int, priority: int, num_prompt_logprobs: int | None
+    ) -> None:
+        """More choices for the prompt of any earlier request, a fork or one that has ended too."""
+        specs = self.driver.specs
+        source = specs.get(f"r{data.draw(st.integers(0, self.num_requests - 1))}")
+        for _ in range(count if source else 0):
+            self.add_one(
+                source.prompt_token_ids,
+                priority=priority,
+                cache_salt=source.cache_salt,
+                fork_of=source.request_id,
+                max_tokens=data.draw(st.integers(1, 40)),
+                num_prompt_logprobs=num_prompt_logprobs,
+            )
 
     @rule(count=st.integers(1, 6))
     def step(self, count: int) -> None:
@@ -144,7 +183,12 @@ def test_under_pressure_everything_happens_and_no_answer_changes(depth: int) -> 
                 priority=draw.choice([0, 0, 1]),
                 max_tokens=draw.randint(1, 40),
                 stop_token_ids=frozenset(range(draw.choice([1000, 20]), 1000, 17)),
+                deadline_s=driver.now + draw.randint(10, 40) if draw.random() < 0.1 else None,
+                num_logprobs=draw.choice([None, 1]),
+                num_prompt_logprobs=draw.choice([None, None, 1]),
             )
+            for choice in range(draw.choice([0, 0, 1, 2])):
+                driver.add(f"r{number}/{choice}", prompt, fork_of=f"r{number}", max_tokens=12)
             for _ in range(draw.randint(0, 3)):
                 driver.step()
             if draw.random() < 0.1:
@@ -153,10 +197,21 @@ def test_under_pressure_everything_happens_and_no_answer_changes(depth: int) -> 
         driver.check_answers()
         stats = driver.scheduler.stats()
         happened["preemptions"] += stats.num_preemptions
+        happened["deadlines"] += sum(r.is_deadline_exceeded for r in driver.records.values())
+        happened["tokens of forks"] += sum(
+            r.num_cached_tokens for name, r in driver.records.items() if "/" in name
+        )
+        happened["prompts resumed with log-probabilities"] += sum(
+            r.num_preemptions > 0 and bool(driver.prompt_logprobs[name])
+            for name, r in driver.records.items()
+        )
         happened["prefix hits"] += stats.prefix_hit_tokens
         happened["full hits"] += sum(len(step.attend_only) for step in driver.runner.steps)
         happened.update(reason for reason, count in stats.finished.items() if count)
     assert happened["preemptions"] > 40
     assert happened["prefix hits"] > 400
     assert happened["full hits"] > 40
+    assert happened["deadlines"] > 3
+    assert happened["tokens of forks"] > 400
+    assert happened["prompts resumed with log-probabilities"] > 10
     assert all(happened[reason] > 3 for reason in FinishReason), happened

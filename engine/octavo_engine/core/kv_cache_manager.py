@@ -107,17 +107,21 @@ class KVCacheManager:
     def check_invariants(self, sequences: AnySequence[Sequence]) -> None:
         self.pool.check_invariants()
         references = [0] * (self.pool.num_usable + 1)
-        contents: dict[int, tuple[int, list[int]]] = {}
+        holders: dict[int, tuple[int, Sequence]] = {}
         for sequence in sequences:
             for index, block_id in enumerate(sequence.block_ids):
                 references[block_id] += 1
+                other_index, other = holders.setdefault(block_id, (index, sequence))
+                if other is sequence:
+                    assert other_index == index, f"block {block_id} comes twice in a table"
+                    continue
                 end = (index + 1) * self.block_size
-                content = (index, sequence.token_ids[:end])
-                other = contents.setdefault(block_id, content)
-                assert other == content, f"block {block_id} is shared by unequal sequences"
-                assert references[block_id] == 1 or len(content[1]) == end, (
-                    f"block {block_id} is shared before it is full"
+                known = sequence.token_ids[:end]
+                assert other_index == index, f"block {block_id} is shared by unequal sequences"
+                assert other.token_ids[:end] == known, (
+                    f"block {block_id} is shared by unequal sequences"
                 )
+                assert len(known) == end, f"block {block_id} is shared before it is full"
         for block_id, count in enumerate(references):
             found = self.pool.ref_count(block_id)
             assert found == count, f"block {block_id} has {found} references, {count} known"

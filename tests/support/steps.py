@@ -4,7 +4,13 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from octavo_engine.core.messages import PendingStep, Runner, SamplingParams, SchedulerOutput
+from octavo_engine.core.messages import (
+    PendingStep,
+    Runner,
+    SamplingParams,
+    SchedulerOutput,
+    TokenLogprob,
+)
 from octavo_engine.core.request import RequestRecord, RequestSpec
 from octavo_engine.core.scheduler import Scheduler
 
@@ -18,6 +24,8 @@ class Outcome:
     """What a drive gave: tokens and records by request, and every step as it was scheduled."""
 
     tokens: dict[str, list[int]] = field(default_factory=dict)
+    logprobs: dict[str, list[TokenLogprob]] = field(default_factory=dict)
+    prompt_logprobs: dict[str, list[TokenLogprob]] = field(default_factory=dict)
     records: dict[str, RequestRecord] = field(default_factory=dict)
     steps: list[SchedulerOutput] = field(default_factory=list)
 
@@ -43,6 +51,8 @@ def drive(
         scheduled, pending = under_way.popleft()
         for update in scheduler.update(scheduled, pending.result(), now):
             outcome.tokens.setdefault(update.request_id, []).extend(update.new_token_ids)
+            outcome.logprobs.setdefault(update.request_id, []).extend(update.logprobs)
+            outcome.prompt_logprobs.setdefault(update.request_id, []).extend(update.prompt_logprobs)
             if update.record is not None:
                 outcome.records[update.request_id] = update.record
 

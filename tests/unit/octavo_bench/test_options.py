@@ -28,6 +28,9 @@ SERVE = ["serve", "--url", "http://h:1"]
         ([*SERVE, "--rate", "1", "--shared-prefix-tokens", "100"], "leaves nothing of a prompt"),
         ([*SERVE, "--rate", "1", "--api-key", "secret"], "unrecognized arguments"),
         (["compare", "http://a", "--rate", "1"], "B"),
+        (["offline", "m.gguf", "--output-tokens", "4-8"], "one length"),
+        (["offline", "m.gguf", "--set", "max_num_seqs"], "write NAME=VALUE"),
+        (["offline", "m.gguf", "--rate", "3"], "unrecognized arguments"),
     ],
 )
 def test_a_wrong_command_line_ends_with_2_and_its_reason(

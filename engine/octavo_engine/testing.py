@@ -34,6 +34,14 @@ def extend_history(history: int, token_id: int) -> int:
     return mixed ^ (mixed >> 29)
 
 
+def hash_adapter(adapter: str | None) -> int:
+    """The history before the first token under an adapter."""
+    history = EMPTY_HISTORY
+    for byte in (adapter or "").encode():
+        history = extend_history(history, byte)
+    return history
+
+
 def choose_by_hash(vocab_size: int) -> ChooseToken:
     """A deterministic function of the whole history, as a greedy model is."""
 
@@ -83,11 +91,12 @@ class _Held:
     num_prompt_tokens: int
     block_ids: list[int]
     sampling: SamplingParams
+    first_history: int = EMPTY_HISTORY
     histories: list[int] = field(default_factory=list)
     failure: str | None = None
 
     def history_until(self, end: int) -> list[int]:
-        last = self.histories[-1] if self.histories else EMPTY_HISTORY
+        last = self.histories[-1] if self.histories else self.first_history
         for token_id in self.token_ids[len(self.histories) : end]:
             last = extend_history(last, token_id)
             self.histories.append(last)
@@ -197,6 +206,8 @@ class FakeRunner:
     def _take_in(self, new: NewSequence) -> None:
         assert new.request_id not in self._held, f"{new.request_id} is new twice"
         held = _Held(list(new.token_ids), new.num_prompt_tokens, [], new.sampling)
+        # An adapter changes the KV of equal tokens.
+        held.first_history = hash_adapter(new.adapter)
         self._hold_blocks(held, new.block_ids)
         self._held[new.request_id] = held
 

@@ -111,6 +111,7 @@ class Driver:
         *,
         priority: int = 0,
         cache_salt: str | None = None,
+        adapter: str | None = None,
         fork_of: str | None = None,
         deadline_s: float | None = None,
         **sampling: Any,
@@ -123,6 +124,7 @@ class Driver:
             arrival_s=self.now,
             priority=priority,
             cache_salt=cache_salt,
+            adapter=adapter,
             fork_of=fork_of,
             deadline_s=deadline_s,
         )

@@ -54,6 +54,15 @@ def encode_tokens(token_ids: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(token_ids)}i", *token_ids)
 
 
-def encode_extras(cache_salt: str | None) -> bytes:
-    """Whatever else changes the KV of equal tokens. An empty salt is a salt of its own."""
-    return b"" if cache_salt is None else b"salt:" + cache_salt.encode("utf-8", "surrogatepass")
+def encode_extras(cache_salt: str | None, adapter: str | None = None) -> bytes:
+    """Whatever else changes the KV of equal tokens. An empty salt is a salt of its own.
+
+    The adapter's length stands before it, so where it ends and a salt begins is never in doubt.
+    """
+    extras = b""
+    if adapter is not None:
+        name = adapter.encode("utf-8", "surrogatepass")
+        extras = b"adapter:" + struct.pack("<i", len(name)) + name
+    if cache_salt is not None:
+        extras += b"salt:" + cache_salt.encode("utf-8", "surrogatepass")
+    return extras

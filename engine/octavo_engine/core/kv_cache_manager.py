@@ -155,7 +155,7 @@ class KVCacheManager:
         keys = sequence.block_keys
         if len(keys) >= num_blocks:
             return
-        extras = encode_extras(sequence.spec.cache_salt)
+        extras = encode_extras(sequence.spec.cache_salt, sequence.spec.adapter)
         for index in range(len(keys), num_blocks):
             start = index * self.block_size
             tokens = encode_tokens(sequence.token_ids[start : start + self.block_size])

@@ -64,6 +64,7 @@ class NewSequence:
     num_prompt_tokens: int
     block_ids: list[int]  # logical block i of the sequence lives in physical block block_ids[i]
     sampling: SamplingParams
+    adapter: str | None = None  # weights to add to the model's, which change the KV, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ class RequestSpec:
     arrival_s: float
     priority: int = 0  # lower runs first; equal ones by arrival
     cache_salt: str | None = None  # sequences share cached blocks only under the same salt
+    adapter: str | None = None  # weights added to the model's; a runner without any refuses it
     # Another choice for an earlier request's prompt (n > 1): waits until that prompt is computed,
     # then shares its full blocks. If the other one has ended, this is a request like any other.
     fork_of: str | None = None

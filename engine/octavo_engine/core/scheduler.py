@@ -254,6 +254,7 @@ class Scheduler:
         same = source.spec.prompt_token_ids == spec.prompt_token_ids
         assert same, f"{spec.request_id} is a fork with another prompt"
         assert source.spec.cache_salt == spec.cache_salt, f"{spec.request_id} has another salt"
+        assert source.spec.adapter == spec.adapter, f"{spec.request_id} has another adapter"
         return source
 
     def _queue(self, sequence: Sequence) -> None:

@@ -67,6 +67,7 @@ class Step:
                 num_prompt_tokens=sequence.num_prompt_tokens,
                 block_ids=list(sequence.block_ids),
                 sampling=sequence.sampling,
+                adapter=sequence.spec.adapter,
             )
         )
         if attend_only:

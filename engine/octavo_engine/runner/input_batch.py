@@ -95,6 +95,7 @@ class InputBatch:
 
     def _enter(self, new: NewSequence) -> None:
         assert new.request_id not in self._sequences, f"{new.request_id} is in the batch already"
+        assert new.adapter is None, f"{new.request_id}: this runner has no adapters"
         prompt = new.token_ids[: new.num_prompt_tokens]
         output = new.token_ids[new.num_prompt_tokens :]
         sampling = new.sampling

@@ -13,10 +13,10 @@ from octavo_engine.core.block_hash import (
 )
 
 
-def chain(*blocks: list[int], salt: str | None = None) -> BlockKey:
+def chain(*blocks: list[int], salt: str | None = None, adapter: str | None = None) -> BlockKey:
     key = None
     for tokens in blocks:
-        key = BlockKey(key, encode_tokens(tokens), encode_extras(salt), hash_block)
+        key = BlockKey(key, encode_tokens(tokens), encode_extras(salt, adapter), hash_block)
     assert key is not None
     return key
 
@@ -40,6 +40,15 @@ def test_the_root_never_changes_since_routers_compute_it_too() -> None:
         pytest.param(chain([1]), chain([1], salt="a"), False, id="salt against none"),
         pytest.param(chain([1]), chain([1], salt=""), False, id="an empty salt is a salt"),
         pytest.param(chain([1], salt="a"), chain([1], salt="b"), False, id="two salts"),
+        pytest.param(chain([1]), chain([1], adapter="a"), False, id="adapter against none"),
+        pytest.param(chain([1], adapter="a"), chain([1], adapter="b"), False, id="two adapters"),
+        pytest.param(chain([1], adapter="a"), chain([1], salt="a"), False, id="adapter, not salt"),
+        pytest.param(
+            chain([1], adapter="asalt:b"),
+            chain([1], adapter="a", salt="b"),
+            False,
+            id="an adapter that looks like another and a salt",
+        ),
     ],
 )
 def test_content_is_the_same_only_if_every_token_before_is(

@@ -159,6 +159,22 @@ class TestSaltsKeepCachesApart:
         driver.check_answers()
 
 
+class TestAdaptersKeepCachesApart:
+    """A9: an adapter changes the KV of equal tokens; the fake runner's KV changes with it."""
+
+    def test_no_hit_across_adapters_and_hits_within(self) -> None:
+        driver = Driver()
+        prompt = random_prompt(1, 21)
+        for name in ("x", "y", None):
+            driver.add(f"{name}", prompt, adapter=name)
+            driver.run()
+            assert driver.records[f"{name}"].num_cached_tokens == 0
+        driver.add("x again", prompt, adapter="x")
+        driver.run()
+        assert driver.records["x again"].num_cached_tokens == 20
+        assert driver.tokens["x"] == driver.tokens["x again"] != driver.tokens["y"]
+
+
 class TestLongPromptsUnderPressure:
     """B1: a long prompt was admitted in part, preempted, resumed, preempted, and so on."""
 

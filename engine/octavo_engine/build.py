@@ -111,6 +111,8 @@ def build_engine(settings: EngineSettings, *, progress: Progress | None = None) 
             max_num_batched_tokens=settings.max_num_batched_tokens,
             max_model_len=plan.max_model_len,
             prefix_caching=settings.prefix_caching,
+            max_queued_requests=settings.max_queued_requests,
+            max_queued_tokens=settings.max_queued_tokens,
         )
     )
     report("cache", 1.0)

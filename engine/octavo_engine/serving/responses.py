@@ -132,7 +132,7 @@ class Version(_Body):
 
 
 class Health(BaseModel):
-    status: Literal["alive", "loading", "ready", "draining", "dead"]
+    status: Literal["alive", "loading", "ready", "leaving", "draining", "dead"]
     model: str = ""
     loading: dict[str, Any] = {}
     seconds: float = 0.0

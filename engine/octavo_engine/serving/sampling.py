@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Final, Literal, TypeVar
+from typing import Final, TypeVar
 
 from octavo_engine.config import ModelDescription
 from octavo_engine.core.messages import SamplingParams
@@ -11,7 +11,6 @@ from octavo_engine.serving.protocol import ChatRequest, GenerationRequest
 
 # OpenAI's default for completions; a chat goes on to the end of the context.
 DEFAULT_COMPLETION_TOKENS: Final = 16
-MaxTokensPolicy = Literal["clamp", "reject"]
 _Number = TypeVar("_Number", int, float)
 _SEEDS: Final = 2**64
 
@@ -22,7 +21,7 @@ def make_sampling(
     *,
     num_prompt_tokens: int,
     prompt_field: str,
-    max_tokens_policy: MaxTokensPolicy = "reject",
+    max_tokens_policy: str = "reject",
 ) -> SamplingParams:
     """Sampling of the first sequence for a prompt; see `for_sibling`.
 

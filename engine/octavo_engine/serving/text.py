@@ -127,7 +127,7 @@ class TextAssembler:
     ) -> TextDelta:
         text = "".join(pieces)
         self._num_told += len(text)
-        tokens = []
+        tokens: list[PlacedToken] = []
         # At an end without a stop text, tokens without text of their own are told as well: the
         # first bytes of a character that was cut, say.
         tells_all = finish_reason is not None and self._matcher.matched is None
@@ -138,5 +138,5 @@ class TextAssembler:
             finish_reason=finish_reason,
             error=error,
             timed_out=timed_out,
-            tokens=tokens,
+            tokens=tuple(tokens),
         )

@@ -14,6 +14,7 @@ import openai
 import pytest
 
 from octavo_wire import metrics as names
+from support.http import chat_body, chat_text, chunks, is_idle, raw_body, stream, wait_for
 from support.serving import (
     IM_END,
     MODEL,
@@ -36,14 +37,6 @@ SCRIPTS = {
 }
 
 
-def chat_body(text: str, **fields: Any) -> dict[str, Any]:
-    return {"model": MODEL, "messages": [{"role": "user", "content": text}], **fields}
-
-
-def raw_body(text: str, **fields: Any) -> dict[str, Any]:
-    return {"model": MODEL, "prompt": text + RAW_PROMPT_END, **fields}
-
-
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
     with serve_fake(scripts=SCRIPTS) as running:
@@ -55,41 +48,6 @@ def slow_server() -> Iterator[RunningServer]:
     """Its steps take 2 ms, so there is time to do something in the middle of an answer."""
     with serve_fake(before_result=pace(), max_num_seqs=4, num_blocks=2049) as running:
         yield running
-
-
-def stream(server: RunningServer, path: str, body: dict[str, Any]) -> list[str]:
-    """The data of every event of an answer."""
-    with server.client.stream("POST", path, json={**body, "stream": True}) as response:
-        assert response.status_code == 200, response.read()
-        assert response.headers["content-type"].startswith("text/event-stream")
-        text = "".join(response.iter_text())
-    events = text.split("\n\n")
-    assert events.pop() == ""
-    assert all(event.startswith("data: ") for event in events)
-    return [event.removeprefix("data: ") for event in events]
-
-
-def chunks(server: RunningServer, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-    events = stream(server, path, body)
-    assert events.pop() == "[DONE]"
-    return [json.loads(event) for event in events]
-
-
-def chat_text(parts: list[dict[str, Any]]) -> str:
-    return "".join(c["delta"].get("content", "") for part in parts for c in part["choices"])
-
-
-def wait_for(condition: Callable[[], bool], within_s: float = 5) -> None:
-    pause = threading.Event()
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        pause.wait(0.01)
-
-
-def is_idle(server: RunningServer) -> bool:
-    gauges = (names.NUM_REQUESTS_RUNNING, names.NUM_REQUESTS_WAITING, names.KV_CACHE_USAGE)
-    return all(server.metric(name) == 0 for name in gauges)
 
 
 class TestStreamedAndWholeAreTheSame:
@@ -393,9 +351,9 @@ class TestD12Errors:
         assert server.client.get("/v1/completions").status_code == 405
 
     def test_an_unsupported_field_is_named(self, server: RunningServer) -> None:
-        response = server.client.post("/v1/chat/completions", json=chat_body("x", n=2))
+        response = server.client.post("/v1/chat/completions", json=chat_body("x", best_of=2))
         assert response.status_code == 400
-        assert response.json()["error"]["param"] == "n"
+        assert response.json()["error"]["param"] == "best_of"
 
 
 class TestI1Disconnect:
@@ -622,7 +580,7 @@ class TestTheOpenAiClient:
         with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
             messages: Any = [{"role": "user", "content": "greet"}]
             with pytest.raises(openai.BadRequestError) as caught:
-                client.chat.completions.create(model=MODEL, messages=messages, n=3)
+                client.chat.completions.create(model=MODEL, messages=messages, n=999)
             assert caught.value.param == "n"
             with pytest.raises(openai.NotFoundError):
                 client.chat.completions.create(model="other", messages=messages)

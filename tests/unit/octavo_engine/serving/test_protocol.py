@@ -15,6 +15,14 @@ from octavo_engine.serving.protocol import (
 )
 
 HI = [{"role": "user", "content": "hi"}]
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
+
+def call_with(arguments: str) -> dict[str, Any]:
+    return {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+
+
+CALL = call_with("{}")
 
 
 def parse_chat(**fields: Any) -> ChatRequest:
@@ -29,16 +37,23 @@ def parse_completion(**fields: Any) -> CompletionRequest:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"n": 2}, "n"),
-        ({"logprobs": True}, "logprobs"),
-        ({"top_logprobs": 3}, "top_logprobs"),
-        ({"tools": [{"type": "function"}]}, "tools"),
-        ({"tool_choice": "required"}, "tool_choice"),
+        ({"n": 0}, "n"),
+        ({"n": 129}, "n"),
+        ({"best_of": 2}, "best_of"),
+        ({"suffix": "z"}, "suffix"),
+        ({"logprobs": "yes"}, "logprobs"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"prompt_logprobs": -1}, "prompt_logprobs"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"logit_bias": {"999999999": 5}}, "logit_bias"),  # D6
-        ({"logit_bias": {"1": 500}}, "logit_bias"),
+        ({"logit_bias": {"1": 101}}, "logit_bias"),  # D6
+        ({"logit_bias": {"1": -101}}, "logit_bias"),
+        ({"logit_bias": {"1": float("nan")}}, "logit_bias"),
+        ({"logit_bias": {"1": "5"}}, "logit_bias"),
+        ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias"),
+        ({"allowed_token_ids": []}, "allowed_token_ids"),
+        ({"allowed_token_ids": ["a"]}, "allowed_token_ids"),
         ({"store": True}, "store"),
-        ({"echo": True}, "echo"),
+        ({"echo": 1}, "echo"),
         ({"guided_json": {}}, "guided_json"),
         ({"temprature": 1}, "temprature"),
         ({"temperature": -0.1}, "temperature"),
@@ -75,7 +90,8 @@ def test_a_wrong_field_is_named(fields: dict[str, Any], param: str) -> None:
     for parse in (parse_chat, parse_completion):
         with pytest.raises(InvalidRequest) as caught:
             parse(**fields)
-        assert caught.value.param == param
+        # The key of a dictionary or the place in a list may be named as well.
+        assert caught.value.param in (param, f"{param}.1", f"{param}.0")
         assert param.split(".")[0] in caught.value.message
 
 
@@ -87,7 +103,21 @@ def test_a_wrong_field_is_named(fields: dict[str, Any], param: str) -> None:
         ([{"role": "user"}], "messages.0.content"),
         ([{"content": "hi"}], "messages.0.role"),
         ([{"role": "user", "content": None}], "messages.0.content"),
-        ([{"role": "user", "content": "hi", "tool_calls": []}], "messages.0.tool_calls"),
+        ([{"role": "assistant"}], "messages.0.content"),
+        ([{"role": "user", "content": "hi", "tool_calls": [CALL]}], "messages.0.tool_calls"),
+        ([{"role": "user", "content": "hi", "tool_call_id": "1"}], "messages.0.tool_call_id"),
+        (
+            [{"role": "assistant", "tool_calls": [CALL | {"function": {"name": "f"}}]}],
+            "messages.0.tool_calls.0.function.arguments",
+        ),
+        *(
+            (
+                [{"role": "assistant", "tool_calls": [call_with(arguments)]}],
+                "messages.0.tool_calls.0.function.arguments",
+            )
+            for arguments in ("{", "[]", "1", '{"a": "\\ud800"}')
+        ),
+        ([{"role": "user", "content": "hi", "mood": "good"}], "messages.0.mood"),
     ],
 )
 def test_a_wrong_message_is_named(messages: Any, param: str) -> None:
@@ -104,7 +134,7 @@ def test_an_image_is_refused() -> None:
 
 def test_fields_that_ask_for_nothing_are_taken() -> None:
     request = parse_chat(
-        n=1, logprobs=False, tools=[], tool_choice="auto", response_format={"type": "text"},
+        best_of=1, store=False, tools=[], tool_choice="auto", response_format={"type": "text"},
         logit_bias={}, stop=None, stream=None, temperature=None, user="u", metadata={"a": "b"},
     )  # fmt: skip
     assert request.stream is False
@@ -113,7 +143,88 @@ def test_fields_that_ask_for_nothing_are_taken() -> None:
 
 def test_true_does_not_pass_for_one() -> None:
     with pytest.raises(InvalidRequest):
+        parse_chat(best_of=True)
+    with pytest.raises(InvalidRequest):
         parse_chat(n=True)
+
+
+class TestTools:
+    """They are shown to the model; calls in its answer are not read, so it is not asked to call."""
+
+    @pytest.mark.parametrize("choice", ["auto", "required", {"type": "function"}, None])
+    def test_a_model_may_not_choose_them(self, choice: Any) -> None:
+        with pytest.raises(InvalidRequest) as caught:
+            parse_chat(tools=[TOOL], tool_choice=choice)
+        assert caught.value.param == "tool_choice"
+
+    def test_they_may_be_shown(self) -> None:
+        request = parse_chat(tools=[TOOL], tool_choice="none")
+        assert [tool.for_template() for tool in request.tools or ()] == [TOOL]
+
+    @pytest.mark.parametrize("choice", ["required", "f", {"type": "function"}])
+    def test_a_choice_needs_tools(self, choice: Any) -> None:
+        with pytest.raises(InvalidRequest, match="tool_choice"):
+            parse_chat(tool_choice=choice)
+
+    @pytest.mark.parametrize("tool", [{"type": "web"}, {"type": "function"}, "f"])
+    def test_what_is_no_tool_is_named(self, tool: Any) -> None:
+        with pytest.raises(InvalidRequest) as caught:
+            parse_chat(tools=[tool], tool_choice="none")
+        assert (caught.value.param or "").startswith("tools.0")
+
+    def test_a_conversation_with_calls(self) -> None:
+        request = parse_chat(
+            messages=[
+                {"role": "developer", "content": "be brief"},
+                {"role": "assistant", "content": None, "tool_calls": [call_with('{"a": 1}')]},
+                {"role": "tool", "content": "2", "tool_call_id": "1"},
+            ]
+        )
+        function = {"name": "f", "arguments": {"a": 1}}
+        assert [message.for_template() for message in request.messages] == [
+            {"role": "system", "content": "be brief"},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": "1", "type": "function", "function": function}],
+            },
+            {"role": "tool", "content": "2", "tool_call_id": "1"},
+        ]
+
+    def test_a_call_without_arguments(self) -> None:
+        request = parse_chat(messages=[{"role": "assistant", "tool_calls": [call_with("")]}])
+        (call,) = request.messages[0].for_template()["tool_calls"]
+        assert call["function"]["arguments"] == {}
+
+
+def test_top_logprobs_without_logprobs_is_refused() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse_chat(top_logprobs=3)
+    assert caught.value.param == "top_logprobs"
+    assert parse_chat(top_logprobs=0).num_logprobs is None
+    assert parse_chat(logprobs=True, top_logprobs=3).num_logprobs == 3
+    assert parse_chat(logprobs=True).num_logprobs == 0
+
+
+def test_how_many_log_probabilities_the_engine_is_asked_for() -> None:
+    assert parse_completion().num_logprobs is None
+    assert parse_completion(logprobs=0).num_logprobs == 0
+    assert parse_completion(logprobs=2).num_prompt_logprobs is None
+    assert parse_completion(logprobs=2, echo=True).num_prompt_logprobs == 2
+    assert parse_completion(logprobs=2, echo=True, prompt_logprobs=5).num_prompt_logprobs == 5
+    assert parse_chat(prompt_logprobs=0).num_prompt_logprobs == 0
+
+
+def test_the_sequences_of_one_request_are_bounded() -> None:
+    assert parse_completion(prompt=["a"] * 64, n=2).n == 2
+    with pytest.raises(InvalidRequest) as caught:
+        parse_completion(prompt=["a"] * 64, n=3)
+    assert caught.value.param == "n"
+
+
+def test_an_answer_can_be_sent_back_with_its_nulls() -> None:
+    message = {"role": "assistant", "content": "a", "refusal": None, "audio": None}
+    assert parse_chat(messages=[message]).messages[0].for_template()["content"] == "a"
 
 
 def test_parts_of_text_are_one_text() -> None:
@@ -152,7 +263,7 @@ class TestPrompts:
     @pytest.mark.parametrize("prompt", [[], ["a"] * 65])
     def test_none_or_too_many_are_refused(self, prompt: Any) -> None:
         with pytest.raises(InvalidRequest) as caught:
-            _ = parse_completion(prompt=prompt).prompts
+            parse_completion(prompt=prompt)
         assert caught.value.param == "prompt"
 
 
@@ -162,7 +273,7 @@ _ANY_JSON = st.recursive(
     max_leaves=4,
 )
 _FIELDS = st.sampled_from(
-    [*ChatRequest.model_fields, *CompletionRequest.model_fields, "n", "tools"]
+    [*ChatRequest.model_fields, *CompletionRequest.model_fields, "best_of", "functions"]
 )
 
 

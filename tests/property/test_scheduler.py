@@ -215,3 +215,40 @@ def test_under_pressure_everything_happens_and_no_answer_changes(depth: int) -> 
     assert happened["tokens of forks"] > 400
     assert happened["prompts resumed with log-probabilities"] > 10
     assert all(happened[reason] > 3 for reason in FinishReason), happened
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_nobody_starves_whatever_comes_meanwhile(depth: int) -> None:
+    """A request's wait is bounded by what was before it, not by the stream that comes after it."""
+    num_late = 0
+    for seed in range(12):
+        draw = random.Random(seed)
+        driver = Driver(
+            num_blocks=draw.randint(40, 60),
+            max_num_seqs=draw.randint(3, 6),
+            max_num_batched_tokens=draw.randint(8, 32),
+            max_overtakes=draw.randint(0, 6),
+            async_depth=depth,
+        )
+        for number in range(4):
+            driver.add(f"early {number}", [number] * draw.randint(1, 20), max_tokens=20)
+        driver.step()
+        watched = {
+            "long": draw.randint(90, 140),
+            "middling": draw.randint(30, 80),
+            "short": draw.randint(1, 9),
+        }
+        for name, length in watched.items():
+            driver.add(name, [draw.randrange(900) for _ in range(length)], max_tokens=8)
+        number = 0
+        while not watched.keys() <= driver.records.keys():
+            while driver.scheduler.stats().num_waiting < 12:
+                prompt = [draw.randrange(900) for _ in range(draw.choice([2, 5, 30]))]
+                driver.add(f"late {number}", prompt, max_tokens=draw.randint(1, 20))
+                number += 1
+            driver.step()
+            assert driver.now < 400, sorted(watched.keys() - driver.records.keys())
+        num_late += number
+        driver.run()
+        driver.check_answers()
+    assert num_late > 150, "others came and were served meanwhile"

@@ -161,10 +161,13 @@ class TestSourceIsGone:
 
     @DEPTHS
     @CACHING
-    def test_a_preempted_fork_shares_again(self, prefix_caching: bool, depth: int) -> None:
+    @pytest.mark.parametrize("prompt_len", [16, 18])
+    def test_a_preempted_fork_shares_again(
+        self, prompt_len: int, prefix_caching: bool, depth: int
+    ) -> None:
         driver = Driver(num_blocks=14, async_depth=depth, prefix_caching=prefix_caching)
-        driver.add("first", range(16), max_tokens=30)
-        driver.add("fork", range(16), fork_of="first", max_tokens=30)
+        driver.add("first", range(prompt_len), max_tokens=30)
+        driver.add("fork", range(prompt_len), fork_of="first", max_tokens=30)
         driver.step_until_preempted()
         driver.run()
         assert driver.records["fork"].num_preemptions >= 1

@@ -174,3 +174,41 @@ def test_a_row_that_is_not_a_number_harms_no_other(  # F6
     out = case.run(GatherAttention)
     assert out[0].isnan().all()
     torch.testing.assert_close(out[1:], clean[1:])
+
+
+def test_at_bfloat16_a_token_gets_the_same_bits_alone_in_a_batch_and_in_a_prompt() -> None:
+    torch.manual_seed(3)
+    length, blocks = 70, 40
+    keys, values = (torch.randn(length, KV_HEADS, DIM).bfloat16() for _ in range(2))
+    query = torch.randn(length, 6, DIM).bfloat16()
+
+    def run(rows: list[tuple[int, int]], target: int) -> torch.Tensor:
+        """Rows of (past, new), all of the same history in blocks of their own."""
+        caches = [torch.full((400, KV_HEADS, BLOCK, DIM), math.nan).bfloat16() for _ in range(2)]
+        table = torch.arange(len(rows) * blocks).view(len(rows), blocks) + 1
+        slots, tokens = [], []
+        for row, (past, new) in enumerate(rows):
+            for position in range(past + new):
+                slot = int(table[row, position // BLOCK]), position % BLOCK
+                for cache, rows_of in zip(caches, (keys, values), strict=True):
+                    cache[slot[0], :, slot[1]] = rows_of[position]
+                if position >= past:
+                    slots.append(slot[0] * BLOCK + slot[1])
+                    tokens.append(position)
+        step = GatherAttention([caches[0]], [caches[1]]).prepare(
+            PagedBatch(
+                query_lens=[new for _, new in rows],
+                context_lens=[past + new for past, new in rows],
+                block_table=table,
+                slots=torch.tensor(slots),
+            )
+        )
+        out = step(0, query[tokens], keys[tokens], values[tokens])
+        return out[[i for i, position in enumerate(tokens) if position == target][-1]]
+
+    for target in (0, 6, 15, 16, 33, 69):
+        alone = run([(target, 1)], target)
+        assert torch.equal(run([(0, target + 1)], target), alone)
+        assert torch.equal(run([(3, 1), (60, 1), (31, 1), (target, 1)], target), alone)
+        if target >= 5:
+            assert torch.equal(run([(0, 9), (target - 5, 6)], target), alone)

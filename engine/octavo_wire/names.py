@@ -24,6 +24,7 @@ OPERATOR_HEALTH_PORT: Final = 8080
 ROUTE_LIVE: Final = "/health/live"
 ROUTE_READY: Final = "/health/ready"
 ROUTE_METRICS: Final = "/metrics"
+ROUTE_INTERNAL_STATE: Final = "/internal/state"  # for the autoscaler and the gateway
 
 OPERATOR_IMAGE: Final = "octavo-operator"
 ENGINE_IMAGE: Final = "octavo-engine"

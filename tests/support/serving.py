@@ -11,7 +11,7 @@ import httpx
 from octavo_engine.config import CacheShape, ModelDescription, TokenizerSpec
 from octavo_engine.core.scheduler import Scheduler, SchedulerConfig
 from octavo_engine.serving.core_thread import launch_in_thread
-from octavo_engine.serving.launch import Progress
+from octavo_engine.serving.launch import Launch, Progress
 from octavo_engine.serving.server import EngineServer
 from octavo_engine.serving.tokenizer import Tokenizer, byte_alphabet
 from octavo_engine.testing import FakeRunner
@@ -145,6 +145,7 @@ class RunningServer:
     """The real server in a thread; a context manager. `status` is its exit status afterwards."""
 
     load: Callable[[Progress], FakeEngine]
+    launch: Launch | None = None  # instead of `load`
     api_key_file: Path | None = None
     step_log: Path | None = None
     wait_for: str = "ready"
@@ -165,7 +166,7 @@ class RunningServer:
                 drain_seconds=self.drain_s,
                 **self.settings,  # type: ignore[arg-type]
             ),
-            launch_in_thread(self.load),
+            self.launch or launch_in_thread(self.load),
             model_name=MODEL,
             announce=self._announce,
         )
@@ -228,7 +229,15 @@ def serve_fake(**options: object) -> RunningServer:
     """A running server over `make_fake_engine(**options)`."""
     server_options = {
         key: options.pop(key)
-        for key in ("api_key_file", "step_log", "wait_for", "drain_s", "drain_accept_s", "settings")
+        for key in (
+            "api_key_file",
+            "step_log",
+            "wait_for",
+            "drain_s",
+            "drain_accept_s",
+            "launch",
+            "settings",
+        )
         if key in options
     }
     engine = make_fake_engine(**options)  # type: ignore[arg-type]

@@ -28,7 +28,7 @@ from octavo_engine.serving.routes_server import ServerRoutes
 from octavo_engine.serving.routes_tokens import TokenRoutes
 from octavo_engine.serving.sse import ClientGone
 from octavo_engine.serving.state import ServerState
-from octavo_wire.names import ROUTE_LIVE, ROUTE_METRICS, ROUTE_READY
+from octavo_wire.names import ROUTE_INTERNAL_STATE, ROUTE_LIVE, ROUTE_METRICS, ROUTE_READY
 
 _LOG = logging.getLogger(__name__)
 _CLIENT_CLOSED_REQUEST: Final = 499  # nobody reads it; it is the customary status in logs
@@ -55,6 +55,7 @@ def make_app(
     add("GET", ROUTE_LIVE, about.live)
     add("GET", ROUTE_READY, about.ready)
     add("GET", ROUTE_METRICS, about.metrics)
+    add("GET", ROUTE_INTERNAL_STATE, about.internal_state)
     add("GET", "/version", about.version)
     add("GET", "/openapi.json", about.openapi)
     add("GET", "/v1/models", about.models)

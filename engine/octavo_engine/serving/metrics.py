@@ -2,11 +2,12 @@
 
 Counters and gauges are read at scrape from the last snapshot of the scheduler; histograms are
 filled from finished requests and from steps. Every series is there from process start, at 0, also
-while the model loads. A scrape reads and never locks, so it does not wait for a step.
+while the model loads. A scrape reads what the core has told last, so it does not wait for a step.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -17,6 +18,7 @@ from prometheus_client.core import (
     Metric,
 )
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from octavo_engine.config import CacheShape
 from octavo_engine.core.request import FinishReason, RequestRecord, SchedulerStats
@@ -56,7 +58,7 @@ _COUNTERS: Final[dict[str, tuple[str, str]]] = {
 
 
 class _Histogram:
-    """Counts by bucket. One thread observes; a scrape may see a value a moment early."""
+    """Counts by bucket."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
@@ -67,14 +69,13 @@ class _Histogram:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
+    def counts(self) -> list[int]:
+        """By bucket, those above all bounds last."""
+        return list(self._counts)
+
     def buckets(self) -> list[tuple[str, float]]:
-        total = 0
-        rows = []
         bounds = [*(repr(bound) for bound in self._bounds), "+Inf"]
-        for bound, count in zip(bounds, list(self._counts), strict=True):
-            total += count
-            rows.append((bound, float(total)))
-        return rows
+        return list(zip(bounds, map(float, accumulate(self.counts())), strict=True))
 
     @property
     def sum(self) -> float:
@@ -93,9 +94,11 @@ class EngineMetrics(Collector):
         self._last_token_s: dict[str, float] = {}
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
+        self._template = self._make_template()
 
     def on_loaded(self, cache: CacheShape, stats: SchedulerStats) -> None:
         self._cache, self._stats = cache, stats
+        self._template = self._make_template()
 
     def on_step(self, step: StepSummary, stats: SchedulerStats) -> None:
         self._stats = stats
@@ -137,14 +140,53 @@ class EngineMetrics(Collector):
         self._histograms[name].observe(value)
 
     def render(self) -> bytes:
-        """The page of /metrics, in Prometheus' text format."""
-        return generate_latest(self._registry)
+        """The page of /metrics, in Prometheus' text format.
+
+        Scrapers come many times a second, and the event loop has tokens to stream: all that never
+        changes is written once, and a scrape puts the numbers in.
+        """
+        pieces: list[str] = []
+        for text, value in zip(self._template, self._values(), strict=True):
+            pieces += (text, floatToGoString(value))  # type: ignore[no-untyped-call]
+        return ("".join(pieces) + "\n").encode()
+
+    def _make_template(self) -> list[str]:
+        """The page's text before each of its numbers."""
+        texts = [""]
+        for line in generate_latest(self._registry).decode().splitlines(keepends=True):
+            if line.startswith("#"):
+                texts[-1] += line
+            else:
+                texts[-1] += line.rpartition(" ")[0] + " "
+                texts.append("\n")
+        return texts[:-1]
+
+    def _values(self) -> Iterator[float]:
+        """The numbers of the page, in the order of `collect`."""
+        stats = self._stats
+        yield stats.num_running
+        yield stats.num_waiting
+        yield self._usage(stats)
+        yield 1 if self._cache else 0
+        for _, field in _COUNTERS.values():
+            yield getattr(stats, field)
+        for reason in FinishReason:
+            yield stats.finished.get(reason, 0)
+        for name in _HISTOGRAMS:
+            histogram = self._histograms[name]
+            counts = list(accumulate(histogram.counts()))
+            yield from counts
+            yield counts[-1]
+            yield histogram.sum
+
+    def _usage(self, stats: SchedulerStats) -> float:
+        return stats.num_used_blocks / stats.num_usable_blocks if stats.num_usable_blocks else 0.0
 
     def collect(self) -> Iterator[Metric]:
         stats = self._stats
         yield self._gauge(names.NUM_REQUESTS_RUNNING, "Requests in the batch", stats.num_running)
         yield self._gauge(names.NUM_REQUESTS_WAITING, "Requests queued", stats.num_waiting)
-        usage = stats.num_used_blocks / stats.num_usable_blocks if stats.num_usable_blocks else 0.0
+        usage = self._usage(stats)
         yield self._gauge(names.KV_CACHE_USAGE, "Share of the KV blocks in use, 0 to 1", usage)
         yield self._cache_info()
         for name, (text, field) in _COUNTERS.items():

@@ -8,6 +8,7 @@ from starlette.responses import JSONResponse, Response
 from octavo_engine.serving.errors import NoSuchRoute
 from octavo_engine.serving.health import liveness, readiness
 from octavo_engine.serving.http_input import check_model
+from octavo_engine.serving.internal_state import internal_state
 from octavo_engine.serving.metrics import CONTENT_TYPE
 from octavo_engine.serving.openapi import make_document
 from octavo_engine.serving.state import Served, ServerState
@@ -27,6 +28,9 @@ class ServerRoutes:
 
     async def metrics(self) -> Response:
         return Response(self._state.metrics.render(), media_type=CONTENT_TYPE)
+
+    async def internal_state(self) -> Response:
+        return Response(internal_state(self._state), media_type="application/json")
 
     async def version(self) -> Response:
         return JSONResponse({"version": importlib.metadata.version("octavo")})

@@ -1,5 +1,8 @@
+import statistics
+import time
 from typing import Any
 
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from octavo_engine.config import CacheShape
@@ -79,6 +82,29 @@ def test_gauges_and_counters_are_the_last_snapshot() -> None:
     assert value(metrics, names.PROMPT_TOKENS) == 70
     assert value(metrics, names.GENERATION_TOKENS) == 9
     assert value(metrics, names.REQUEST_SUCCESS, finished_reason="abort") == 4
+
+
+def test_the_page_is_what_the_client_library_would_write() -> None:
+    metrics = EngineMetrics(model_name='a "b\\ \n', block_size=16)
+    metrics.on_loaded(CacheShape(num_blocks=9, block_size=4, bytes_per_block=1), SchedulerStats())
+    finished = {FinishReason.STOP: 3, FinishReason.ERROR: 10**7}
+    stats = SchedulerStats(
+        num_running=1, num_usable_blocks=3, num_used_blocks=1, prompt_tokens=2**53,
+        finished=finished,
+    )  # fmt: skip
+    for seconds in (0.0, 1e-9, 0.3, 1e4):
+        metrics.on_finish(make_record(finished_s=1.0 + seconds), stats)
+    assert metrics.render() == generate_latest(metrics._registry)
+
+
+def test_a_scrape_takes_little_of_the_event_loop() -> None:
+    metrics = make_metrics()
+    spent_s = []
+    for _ in range(50):
+        started_s = time.thread_time()
+        metrics.render()
+        spent_s.append(time.thread_time() - started_s)
+    assert statistics.median(spent_s) < 0.002, "of the 5 ms that a scrape may take"
 
 
 def test_the_times_of_a_request() -> None:

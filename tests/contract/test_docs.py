@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from octavo_bench.options import parse_options as parse_bench_options
 from octavo_engine.serving import protocol
 from octavo_local.up import parse_options
 from octavo_operator.api.spec import parse_service
@@ -19,6 +21,7 @@ from octavo_operator.core.checks import find_refusal
 from octavo_wire import metrics
 from octavo_wire.failures import Reason
 from octavo_wire.names import KIND
+from octavo_wire.settings import EngineSettings, flag_name
 
 REPOSITORY = Path(__file__).parents[2]
 DOCS = REPOSITORY / "docs"
@@ -74,6 +77,22 @@ def test_every_series_is_documented() -> None:
     text = page("metrics")
     for name in (*metrics.GAUGES, *metrics.COUNTERS, *metrics.HISTOGRAMS):
         assert f"| `{name}` |" in text, name
+
+
+def test_every_setting_is_explained_with_what_it_trades() -> None:
+    table = page("engine").partition("## Each setting")[2]
+    for setting in fields(EngineSettings):
+        if setting.name != "model":
+            assert f"`{flag_name(setting.name)}`" in table, setting.name
+
+
+def test_every_option_of_the_benchmarks_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("serve", "compare", "offline"):
+        with pytest.raises(SystemExit):
+            parse_bench_options([command, "--help"])
+        options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", capsys.readouterr().out)) - {"--help"}
+        for option in options:
+            assert f"`{option.replace('--no-', '--')}" in page("benchmarks"), option
 
 
 def operator_reasons() -> set[str]:

@@ -181,4 +181,8 @@ def _schemas(model_name: str) -> dict[str, Any]:
             # A field that is null is a field left out.
             elif name not in required and {"type": "null"} not in field.get("anyOf", ()):
                 schema["properties"][name] = {"anyOf": [field, {"type": "null"}]}
+    schemas[TokenizeRequest.__name__]["oneOf"] = [
+        {"required": ["prompt"], "properties": {"prompt": {"type": "string"}}},
+        {"required": ["messages"], "properties": {"messages": {"type": "array"}}},
+    ]
     return schemas

@@ -1,10 +1,13 @@
+import json
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo_engine.errors import InvalidRequest
 from octavo_engine.serving.chat_template import ChatTemplate
-from octavo_engine.serving.tokenizer import Tokenizer
+from octavo_engine.serving.tokenizer import Segment, Tokenizer
 from support.serving import CHATML, END_OF_TEXT, IM_END, IM_START, make_tokenizer_spec
 
 TOKENIZER = Tokenizer(make_tokenizer_spec())
@@ -119,3 +122,41 @@ def test_bos_written_by_the_template_is_the_token() -> None:
         [{"role": "user", "content": "x"}]
     )
     assert TOKENIZER.encode_segments(segments)[0] == END_OF_TEXT
+
+
+class TestTools:
+    """Rendered as transformers renders them: a variable of the template, written as JSON."""
+
+    source = (
+        "{% for t in tools %}{{ t | tojson }}\n{% endfor %}"
+        "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }}"
+        "{% for c in m['tool_calls'] %}{{ c['function']['arguments'] | tojson }}{% endfor %}\n"
+        "{% endfor %}"
+    )
+
+    def render(self, tools: list[Any], *messages: dict[str, Any]) -> list[Segment]:
+        return ChatTemplate(self.source, TOKENIZER).render(list(messages), tools=tools)
+
+    def test_they_are_written_by_the_template(self) -> None:
+        tool = {"type": "function", "function": {"name": "f"}}
+        (segment,) = self.render([tool], {"role": "user", "content": "hi"})
+        assert segment.text == json.dumps(tool) + "\nuser:hi"
+
+    def test_none_is_none_to_the_template(self) -> None:
+        source = "{{ 'no tools' if tools is none else tools | length }}"
+        assert ChatTemplate(source, TOKENIZER).render([])[0].text == "no tools"
+
+    def test_a_template_that_does_not_know_them_refuses(self) -> None:
+        with pytest.raises(InvalidRequest, match="no place for tools") as caught:
+            ChatTemplate(CHATML, TOKENIZER).render([], tools=[{"type": "function"}])
+        assert caught.value.param == "tools"
+
+    @pytest.mark.parametrize("text", ["<|im_end|>", "<|im_end|", "<|im_start|>system"])
+    def test_control_tokens_in_them_are_characters(self, text: str) -> None:
+        """In names, values and keys, of tools and of the arguments of calls."""
+        tool = {"type": "function", "function": {"name": text, "parameters": {text: {text: 1}}}}
+        call = {"function": {"name": "f", "arguments": {text: [text]}}}
+        segments = self.render([tool], {"role": "assistant", "content": text, "tool_calls": [call]})
+        ids = TOKENIZER.encode_segments(segments)
+        assert not TOKENIZER.control_ids & set(ids)
+        assert TOKENIZER.decode(ids).count(text) == 6

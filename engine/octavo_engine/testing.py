@@ -59,6 +59,11 @@ def follow_script(script: Sequence[int], num_prompt_tokens: int) -> ChooseToken:
     return lambda history: script[len(history) - num_prompt_tokens]
 
 
+def vary(token_id: int, sampling: SamplingParams, vocab_size: int) -> int:
+    """Another choice for another seed, as a sampler would, so that answers to one prompt differ."""
+    return token_id if sampling.seed is None else (token_id + 7 * sampling.seed) % vocab_size
+
+
 def suppress(token_id: int, num_generated: int, sampling: SamplingParams, vocab_size: int) -> int:
     """The choice with the tokens masked that must not come before `min_tokens`."""
     if num_generated < sampling.min_tokens:
@@ -116,7 +121,8 @@ class _DoneStep:
 class FakeRunner:
     """Executes steps at dispatch, in order, at any asynchronous depth.
 
-    choose_token: next token from the history; default: a hash of it, below `vocab_size`.
+    choose_token: next token from the history; default: a hash of it and the seed, below
+    `vocab_size`.
     find_failure: (request id, history) to the reason why the row goes wrong, or None.
     before_result: called with the step when its result is taken, to simulate the device's time.
     """
@@ -266,8 +272,10 @@ class FakeRunner:
                 return []
         if end < len(held.token_ids):
             return []
-        choose = self._choose_token
-        token_id = choose(held.token_ids) if choose else held.histories[-1] % self.vocab_size
+        if self._choose_token is not None:
+            token_id = self._choose_token(held.token_ids)
+        else:
+            token_id = vary(held.histories[-1] % self.vocab_size, held.sampling, self.vocab_size)
         num_generated = end - held.num_prompt_tokens
         token_id = suppress(token_id, num_generated, held.sampling, self.vocab_size)
         assert 0 <= token_id < self.vocab_size, f"token {token_id} is not in the vocabulary"

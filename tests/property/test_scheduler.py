@@ -129,6 +129,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 priority=priority,
                 cache_salt=source.cache_salt,
                 fork_of=source.request_id,
+                seed=data.draw(st.sampled_from([None, 1, 2, 3])),
                 max_tokens=data.draw(st.integers(1, 40)),
                 num_prompt_logprobs=num_prompt_logprobs,
             )
@@ -188,7 +189,9 @@ def test_under_pressure_everything_happens_and_no_answer_changes(depth: int) -> 
                 num_prompt_logprobs=draw.choice([None, None, 1]),
             )
             for choice in range(draw.choice([0, 0, 1, 2])):
-                driver.add(f"r{number}/{choice}", prompt, fork_of=f"r{number}", max_tokens=12)
+                driver.add(
+                    f"r{number}/{choice}", prompt, fork_of=f"r{number}", max_tokens=12, seed=choice
+                )
             for _ in range(draw.randint(0, 3)):
                 driver.step()
             if draw.random() < 0.1:

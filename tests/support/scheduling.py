@@ -21,6 +21,7 @@ from octavo_engine.testing import (
     extend_history,
     make_logprob,
     suppress,
+    vary,
 )
 
 VOCAB_SIZE = 1000
@@ -37,7 +38,8 @@ def expected_answer(
     tokens = list(prompt)
     while True:
         num_generated = len(tokens) - len(prompt)
-        token_id = suppress(choose(tokens), num_generated, sampling, vocab_size)
+        token_id = vary(choose(tokens), sampling, vocab_size)
+        token_id = suppress(token_id, num_generated, sampling, vocab_size)
         tokens.append(token_id)
         reason = decide_finish(token_id, num_generated + 1, len(tokens), max_total_tokens, sampling)
         if reason is not None:

@@ -47,7 +47,7 @@ def test_choices_share_the_full_blocks_of_the_prompt(
     prompt = range(prompt_len)
     driver.add("first", prompt)
     for i in range(3):
-        driver.add(f"fork {i}", prompt, fork_of="first")
+        driver.add(f"fork {i}", prompt, fork_of="first", seed=i)
     driver.run()
     shared = blocks_at_entry(driver, "first")[:num_shared_blocks]
     for i in range(3):
@@ -152,7 +152,7 @@ class TestSourceIsGone:
         driver.add("urgent", range(50, 58), priority=-1, max_tokens=36)
         driver.step()
         driver.add("first", range(8), max_tokens=34)
-        driver.add("fork", range(8), fork_of="first", max_tokens=4)
+        driver.add("fork", range(8), fork_of="first", max_tokens=4, seed=5)
         driver.step_until_preempted()
         assert driver.scheduler.stats().num_waiting == 2
         driver.run()
@@ -167,7 +167,7 @@ class TestSourceIsGone:
     ) -> None:
         driver = Driver(num_blocks=14, async_depth=depth, prefix_caching=prefix_caching)
         driver.add("first", range(prompt_len), max_tokens=30)
-        driver.add("fork", range(prompt_len), fork_of="first", max_tokens=30)
+        driver.add("fork", range(prompt_len), fork_of="first", max_tokens=30, seed=1)
         driver.step_until_preempted()
         driver.run()
         assert driver.records["fork"].num_preemptions >= 1
@@ -208,7 +208,7 @@ class TestManyChoices:
         driver = Driver(async_depth=depth, prefix_caching=False, num_blocks=100)
         driver.add("0", range(16), max_tokens=60)
         for i in range(1, 8):
-            driver.add(str(i), range(16), fork_of="0", max_tokens=60)
+            driver.add(str(i), range(16), fork_of="0", max_tokens=60, seed=i)
         for _ in range(30):
             driver.step()
         before = driver.scheduler.stats().num_used_blocks
@@ -230,6 +230,19 @@ class TestManyChoices:
         with pytest.raises(Overloaded, match="queue of 3 is full"):
             driver.add("5", range(16), fork_of="0")
         driver.run()
+        driver.check_answers()
+
+    def test_when_the_first_leaves_before_it_began_the_prompt_s_tokens_still_wait(self) -> None:
+        driver = Driver(max_queued_tokens=20)
+        driver.add("0", range(16))
+        driver.add("1", range(16), fork_of="0")
+        driver.add("2", range(16), fork_of="0")
+        driver.finish("0")
+        assert driver.scheduler.stats().num_waiting_tokens == 16
+        with pytest.raises(Overloaded):
+            driver.add("other", range(16))
+        driver.run()
+        assert driver.records["2"].num_cached_tokens == 15
         driver.check_answers()
 
     def test_forks_are_neither_queries_nor_hits_of_the_prefix_cache(self) -> None:

@@ -101,7 +101,8 @@ def run_server(single_process: bool, profile: Path | None) -> int:
     )
     if profile is None:
         return asyncio.run(server.run())
-    profiler = cProfile.Profile()
+    # By processor time: by the clock, whatever call the kernel interrupts would look slow.
+    profiler = cProfile.Profile(time.thread_time)
     status = profiler.runcall(asyncio.run, server.run())
     profiler.dump_stats(profile)
     return int(status)
@@ -142,6 +143,7 @@ class Round:
     frames: int
     wall_s: float
     cpu_s: dict[str, float]
+    kernel_s: float  # of the server's
 
     @property
     def tokens_per_s(self) -> float:
@@ -165,6 +167,7 @@ async def measure(
     request = head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
     loop = asyncio.get_running_loop()
     before = {name: cpu_s(pid) for name, pid in pids.items()}
+    kernel_s = cpu_s(pids["server"], kernel_only=True)
     start_s = time.perf_counter()
     opened = [
         await loop.create_connection(lambda: Reader(request), host, port)
@@ -173,18 +176,19 @@ async def measure(
     tails = await asyncio.gather(*(reader.done for _, reader in opened))
     wall_s = time.perf_counter() - start_s
     used = {name: cpu_s(pid) - before[name] for name, pid in pids.items()}
+    kernel_s = cpu_s(pids["server"], kernel_only=True) - kernel_s
     for transport, _ in opened:
         transport.close()
     counted = [int(re.findall(rb'"completion_tokens":(\d+)', tail)[-1]) for tail in tails]
     assert counted == [tokens] * connections, "every stream is whole"
     frames = sum(reader.frames for _, reader in opened)
-    return Round(tokens=sum(counted), frames=frames, wall_s=wall_s, cpu_s=used)
+    return Round(tokens=sum(counted), frames=frames, wall_s=wall_s, cpu_s=used, kernel_s=kernel_s)
 
 
-def cpu_s(pid: int) -> float:
-    """Processor time of a process so far."""
+def cpu_s(pid: int, *, kernel_only: bool = False) -> float:
+    """Processor time of a process so far, in its own code and in the kernel."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+    return (int(fields[12]) + (0 if kernel_only else int(fields[11]))) / TICKS_PER_S
 
 
 def children(pid: int) -> list[int]:
@@ -238,6 +242,9 @@ def report(args: argparse.Namespace, rounds: Sequence[Round]) -> None:
         "highest_tokens_per_s": max(rates),
         "tokens_per_frame": sum(r.tokens for r in rounds) / sum(r.frames for r in rounds),
         "cores_used": cores,
+        "server_us_per_token": cores["server"] * wall_s / sum(r.tokens for r in rounds) * 1e6,
+        "server_kernel_share": sum(r.kernel_s for r in rounds)
+        / sum(r.cpu_s["server"] for r in rounds),
     }
     if args.json:
         print(json.dumps(figures))
@@ -248,8 +255,8 @@ def report(args: argparse.Namespace, rounds: Sequence[Round]) -> None:
         f"process(es) on {figures['cpus']} cores: median {figures['median_tokens_per_s']:,.0f} "
         f"tokens/s ({min(rates):,.0f} to {max(rates):,.0f} in {len(rates)} rounds), "
         f"{figures['tokens_per_frame']:.2f} tokens a frame; cores busy: {busy}; "
-        f"{cores['server'] * wall_s / sum(r.tokens for r in rounds) * 1e6:.0f} µs of the server's "
-        "CPU a token"
+        f"{figures['server_us_per_token']:.0f} µs of the server's CPU a token, "
+        f"{figures['server_kernel_share']:.0%} of it in the kernel"
     )
 
 

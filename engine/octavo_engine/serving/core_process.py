@@ -12,6 +12,7 @@ the core's death from its process, and tells it to whoever started the link.
 
 import asyncio
 import contextlib
+import logging
 import os
 import shutil
 import signal
@@ -43,6 +44,7 @@ from octavo_engine.serving.launch import CoreLost, Launch, LaunchedCore, Progres
 from octavo_wire.failures import Reason
 from octavo_wire.settings import EngineSettings
 
+_LOG = logging.getLogger(__name__)
 # -P: as for the server's own process, the working directory is no place to import from.
 CORE_COMMAND: Final = (sys.executable, "-P", "-m", "octavo_engine.core_main")
 # A core that ends of itself has sent its last word; this is how long that may be under way.
@@ -188,7 +190,13 @@ class CoreProcess:
                 data = self._socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            self._handle(decode_core_message(data))
+            try:
+                self._handle(decode_core_message(data))
+            except Exception:
+                # What it said is lost, so requests would wait for ever: better an end that is told.
+                _LOG.critical("a word from the engine's core was not taken in", exc_info=True)
+                if self.is_alive and self._process is not None:
+                    self._process.kill()
 
     def _handle(self, message: CoreMessage) -> None:
         if isinstance(message, CoreEvents):

@@ -250,3 +250,17 @@ async def test_a_word_from_the_core_is_read_back_to_the_same() -> None:
     assert records[0].finish_reason is FinishReason.LENGTH
     assert set(words[-1].stats.finished) == set(FinishReason)
     assert records[0].arrival_s <= records[0].finished_s, "both processes read one clock"
+
+
+async def test_a_word_that_cannot_be_taken_in_is_an_end_and_no_silence(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(launch_process(SETTINGS, fake_core("slow"))) as process:
+        request = process.engine.open(make_spec("a", max_tokens=500))
+        await request.admitted()
+        monkeypatch.setattr(core_process, "decode_core_message", lambda data: 1 // 0)
+        with pytest.raises(EngineDied):
+            async for _ in request.updates():
+                pass
+        await within(process.death)
+    assert "not taken in" in caplog.text

@@ -165,14 +165,19 @@ class TestSourceIsGone:
     def test_a_preempted_fork_shares_again(
         self, prompt_len: int, prefix_caching: bool, depth: int
     ) -> None:
-        driver = Driver(num_blocks=14, async_depth=depth, prefix_caching=prefix_caching)
-        driver.add("first", range(prompt_len), max_tokens=30)
+        driver = Driver(num_blocks=20, async_depth=depth, prefix_caching=prefix_caching)
+        driver.add("first", range(prompt_len), max_tokens=36)
         driver.add("fork", range(prompt_len), fork_of="first", max_tokens=30, seed=1)
-        driver.step_until_preempted()
+        driver.step()
+        driver.add("other", range(50, 54), priority=-1, max_tokens=22)
+        assert "fork" in driver.step_until_preempted().dropped
         driver.run()
-        assert driver.records["fork"].num_preemptions >= 1
-        resumed = [n for s in driver.runner.steps for n in s.new if n.request_id == "fork"][1]
-        assert resumed.block_ids[:4] == blocks_at_entry(driver, "first")[:4]
+        resumed = [(s, n) for s in driver.runner.steps for n in s.new if n.request_id == "fork"][1]
+        assert "first" in resumed[0].request_ids, "the other has ended, the first still runs"
+        assert len(resumed[1].token_ids) > prompt_len + 4
+        assert resumed[1].block_ids[:4] == blocks_at_entry(driver, "first")[:4]
+        at = resumed[0].request_ids.index("fork")
+        assert resumed[0].num_computed_tokens[at] >= 16
         driver.check_answers()
 
     @DEPTHS

@@ -20,7 +20,7 @@ from octavo_engine.serving.protocol import (
     TokenizeRequest,
 )
 from octavo_engine.serving.request_ids import REQUEST_ID_HEADER
-from octavo_wire.names import ROUTE_LIVE, ROUTE_METRICS, ROUTE_READY
+from octavo_wire.names import ROUTE_INTERNAL_STATE, ROUTE_LIVE, ROUTE_METRICS, ROUTE_READY
 
 _SCHEMAS: Final = "#/components/schemas/"
 _REQUESTS: Final = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
@@ -95,6 +95,13 @@ def make_document(model_name: str, version: str) -> dict[str, Any]:
                     "responses": {"200": {"description": "metrics", "content": _TEXT}} | keyed,
                 }
             },
+            ROUTE_INTERNAL_STATE: {
+                "get": {
+                    "summary": "Load of this engine, for autoscalers and gateways of Octavo",
+                    "responses": {"200": {"description": "the load", "content": _OBJECT}} | keyed,
+                    "security": _SECURITY,
+                }
+            },
         },
     }
 
@@ -102,6 +109,7 @@ def make_document(model_name: str, version: str) -> dict[str, Any]:
 # With no keys configured, none is asked for.
 _SECURITY: Final[list[dict[str, list[str]]]] = [{}, {"key": []}]
 _TEXT: Final = {"text/plain": {"schema": {"type": "string"}}}
+_OBJECT: Final = {"application/json": {"schema": {"type": "object"}}}
 _HEADERS: Final = {REQUEST_ID_HEADER: {"schema": {"type": "string"}}}
 
 

@@ -15,7 +15,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from octavo_engine.serving.app import make_app
 from octavo_engine.serving.openapi import make_document
+from octavo_engine.serving.request_ids import NameRequests
 from support.serving import MODEL, RunningServer, serve_fake
 
 OPERATIONS = [
@@ -40,6 +42,15 @@ def test_every_route_is_described(server: RunningServer) -> None:
     assert document["openapi"].startswith("3.1")
     for path in ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"):
         assert "post" in document["paths"][path]
+    app = make_app(server.server.state)
+    assert isinstance(app, NameRequests)
+    routes = {
+        (route.path.replace(":path", ""), method.lower())
+        for route in app._app.routes  # type: ignore[attr-defined]
+        for method in route.methods
+    }
+    served_but_not_described = {("/openapi.json", "get")}
+    assert routes - served_but_not_described == set(OPERATIONS)
     names = document["components"]["schemas"]
     assert names["ChatRequest"]["properties"]["model"]["enum"] == [MODEL]
     assert names["ChatRequest"]["additionalProperties"] is False

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from octavo_cli.main import main
-from support.serving import serve_fake
+from support.serving import pace, serve_fake
 from support.tiny_gguf import write_tiny
 
 CLOSED = ["--concurrency", "4", "--requests", "12", "--output-tokens", "8"]
@@ -95,7 +95,8 @@ def test_keys_are_read_from_a_file_and_shown_nowhere(
 
 
 def test_compare_takes_turns_with_the_same_requests(capsys: pytest.CaptureFixture[str]) -> None:
-    with serve_fake() as one, serve_fake() as other:
+    paced = pace(0.002)  # else a busy client may read a whole answer at once
+    with serve_fake(before_result=paced) as one, serve_fake(before_result=paced) as other:
         argv = ("compare", one.url, other.url, *CLOSED, "--rounds", "3", "--warmup", "0")
         report = report_of(capsys, *argv)
         for server in (one, other):

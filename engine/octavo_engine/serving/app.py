@@ -23,6 +23,7 @@ from octavo_engine.serving.errors import (
     BodyTooLarge,
     GenerationFailed,
     NoSuchRoute,
+    NotJson,
     error_headers,
     error_payload,
     error_status,
@@ -293,7 +294,11 @@ async def _aside(body: bytes, work: Callable[[], _Result]) -> _Result:
 
 
 async def read_body(http: Request) -> bytes:
-    """The whole body. Raises BodyTooLarge as soon as it is, whatever its header claims."""
+    """The whole body. Raises NotJson, or BodyTooLarge as soon as it is, whatever it claims."""
+    kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        # A web page may send other kinds to an address of this machine without asking anybody.
+        raise NotJson(f"The Content-Type is {kind[:64] or 'missing'}; send application/json")
     pieces = []
     size = 0
     async for piece in http.stream():

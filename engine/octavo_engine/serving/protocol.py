@@ -16,8 +16,11 @@ from octavo_engine.errors import InvalidRequest
 MAX_STOPS: Final = 16
 MAX_STOP_CHARACTERS: Final = 512
 MAX_PROMPTS: Final = 64
+MAX_MESSAGES: Final = 4096
 _NAMED_PROBLEMS: Final = 3
 
+# To name one wrong item is enough; a list of a million of them is not looked through.
+_Listed = Field(fail_fast=True)
 _Stop = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 
 # Fields of OpenAI's and vLLM's API that this version does not serve, with the values that ask for
@@ -88,8 +91,8 @@ class GenerationRequest(_Strict):
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
-    stop: _Stop | Annotated[list[_Stop], Field(max_length=MAX_STOPS)] | None = None
-    stop_token_ids: Annotated[list[int], Field(max_length=64)] | None = None
+    stop: _Stop | Annotated[list[_Stop], Field(max_length=MAX_STOPS, fail_fast=True)] | None = None
+    stop_token_ids: Annotated[list[int], Field(max_length=64, fail_fast=True)] | None = None
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     skip_special_tokens: bool = True
@@ -111,9 +114,18 @@ class TextPart(_Strict):
 
 
 class ChatMessage(_Strict):
-    role: Annotated[str, StringConstraints(min_length=1, max_length=64)]
-    content: str | list[TextPart]
+    # A template puts the role into its markup, so a role of the caller's own could become markup.
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Annotated[list[TextPart], _Listed]
     name: str | None = None
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _leave_out_nulls(cls, value: Any) -> Any:
+        """An answer of ours says `refusal: null`, and clients send it back as it came."""
+        if not isinstance(value, dict):
+            return value
+        return {key: item for key, item in value.items() if item is not None}
 
     def for_template(self) -> dict[str, Any]:
         """Parts are joined: templates of text models read `content` as one string."""
@@ -125,13 +137,18 @@ class ChatMessage(_Strict):
 
 
 class ChatRequest(GenerationRequest):
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     add_generation_prompt: bool = True
 
 
 class CompletionRequest(GenerationRequest):
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: (
+        str
+        | Annotated[list[str], _Listed]
+        | Annotated[list[int], _Listed]
+        | Annotated[list[Annotated[list[int], _Listed]], _Listed]
+    )
 
     @property
     def prompts(self) -> list[str | list[int]]:
@@ -153,7 +170,7 @@ class CompletionRequest(GenerationRequest):
 class TokenizeRequest(_Strict):
     model: str | None = None
     prompt: str | None = None
-    messages: list[ChatMessage] | None = None
+    messages: Annotated[list[ChatMessage], _Listed] | None = None
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
 

@@ -174,7 +174,7 @@ async def test_an_idle_engine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_storm_of_requests_and_aborts_leaves_nothing_behind(depth: int) -> None:
     rng = random.Random(depth)
     watcher = Watcher()
-    fake = make_fake_engine(num_blocks=40, max_num_seqs=5, async_depth=depth)
+    fake = make_fake_engine(num_blocks=30, max_num_seqs=5, async_depth=depth)
 
     async def client(number: int) -> None:
         spec = make_spec(

@@ -20,6 +20,7 @@ from octavo_local.node.environment import (
 from octavo_local.node.guardian import Guardian
 from octavo_local.node.images import Images
 from octavo_local.node.logs import LogFile
+from octavo_local.node.sessions import SharedTable
 from octavo_local.node.status import Terminated, make_pod_status
 from octavo_local.node.surroundings import make_base_environment
 from octavo_local.node.volumes import (
@@ -47,6 +48,7 @@ class NodeContext:
     events: EventRecorder
     images: Images
     guardian: Guardian
+    processes: SharedTable
     backoff: Backoff
     root: Path  # a directory per pod, removed with it
     home: Path  # the HOME of every process, kept
@@ -82,6 +84,7 @@ class PodWorker:
             restart_policy=policy,
             directory=self._directory / "containers" / spec["name"],
             guardian=self._context.guardian,
+            processes=self._context.processes,
             backoff=self._context.backoff,
         )
 

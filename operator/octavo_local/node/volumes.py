@@ -101,6 +101,8 @@ def mounts_of(container: Mapping[str, Any], volumes: Mapping[str, Path]) -> dict
         real = volumes[mount["name"]]
         if mount.get("subPath"):
             real = real / mount["subPath"]
+            if not real.resolve().is_relative_to(volumes[mount["name"]].resolve()):
+                raise ConfigError(f"subPath {mount['subPath']!r} leads out of its volume")
             if not real.exists():
                 real.mkdir(parents=True)
         mounts[mount["mountPath"].rstrip("/")] = real

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from octavo_local.node.environment import ConfigError
 from octavo_local.node.volumes import (
     VolumeError,
     decode_data,
@@ -112,6 +113,14 @@ def test_the_machine_has_its_own_shared_memory(tmp_path: Path) -> None:
     ]
     found = mounts_of({"volumeMounts": mounts}, {"shm": tmp_path, "data": tmp_path})
     assert found == {"/data": tmp_path / "part"}
+
+
+def test_a_sub_path_stays_in_its_volume(tmp_path: Path) -> None:
+    (tmp_path / "v").mkdir()
+    mount = {"name": "data", "mountPath": "/data", "subPath": "../../escaped"}
+    with pytest.raises(ConfigError, match="leads out of its volume"):
+        mounts_of({"volumeMounts": [mount]}, {"data": tmp_path / "v"})
+    assert not (tmp_path.parent / "escaped").exists()
 
 
 def test_data_of_secrets_is_decoded() -> None:

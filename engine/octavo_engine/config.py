@@ -18,7 +18,6 @@ class TokenizerSpec:
     bos_token_id: int | None
     eos_token_id: int | None
     eos_token_ids: frozenset[int]  # every token that ends a generation
-    unk_token_id: int | None = None
     add_bos_token: bool = False
     add_space_prefix: bool = False
     chat_template: str | None = None
@@ -31,11 +30,6 @@ class CacheShape:
     num_blocks: int
     block_size: int
     bytes_per_block: int
-
-    @property
-    def usable_tokens(self) -> int:
-        """Tokens that one sequence can hold when it has the cache for itself."""
-        return (self.num_blocks - 1) * self.block_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

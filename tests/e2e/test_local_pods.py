@@ -1,6 +1,7 @@
 """Pods as processes: Deployments, logs, probes, restarts, scheduling, by the real kubectl."""
 
 import os
+import re
 import signal
 import subprocess
 import urllib.error
@@ -109,6 +110,10 @@ def test_a_log_is_followed_until_the_pod_ends(up: LocalUp) -> None:
     eventually(lambda: up.get("pod", "talker")["status"]["phase"] != "Pending")
     assert up.kubectl("logs", "-f", "talker") == "line 0\nline 1\nline 2\n"
     assert up.kubectl("logs", "--tail=1", "talker") == "line 2\n"
+    assert up.kubectl("logs", "--since=1h", "talker") == "line 0\nline 1\nline 2\n"
+    assert up.kubectl("logs", "--since-time=2100-01-01T00:00:00Z", "talker") == ""
+    stamped = up.kubectl("logs", "--timestamps", "--tail=1", "talker")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z line 2\n", stamped)
     up.kubectl("wait", "pod/talker", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=10s")
     assert "Completed" in up.kubectl("get", "pod", "talker")
     up.kubectl("delete", "pod", "talker")

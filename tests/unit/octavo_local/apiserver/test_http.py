@@ -54,10 +54,13 @@ class LinesOfLog:
         follow: bool,
         previous: bool,
         tail_lines: int | None,
+        since: float | None,
+        timestamps: bool,
     ) -> AsyncIterator[bytes]:
         if previous:
             raise LookupError(container)
         self.asked = {"namespace": namespace, "pod": pod, "container": container, "follow": follow}
+        self.asked |= {"since": since, "timestamps": timestamps}
         lines = [b"one\n", b"two\n", b"three\n"]
         return self._chunks(lines if tail_lines is None else lines[-tail_lines:])
 
@@ -93,13 +96,24 @@ async def test_logs_come_from_the_source(
     assert logs.asked["follow"] is ("follow" in query)
 
 
+async def test_the_source_hears_since_when_and_whether_with_times(
+    session: aiohttp.ClientSession, logs: LinesOfLog
+) -> None:
+    query = "?sinceTime=1970-01-01T00:01:00Z&timestamps=true"
+    async with session.get(f"{CORE}/pods/p/log{query}") as response:
+        assert response.status == 200
+    assert (logs.asked["since"], logs.asked["timestamps"]) == (60.0, True)
+
+
 @pytest.mark.parametrize(
     ("query", "message"),
     [
         ("?container=other", "container other is not valid for pod p"),
         ("?previous=true", 'previous terminated container "main" in pod "p" not found'),
         ("?tailLines=x", "tailLines must be a number"),
-        ("?timestamps=true", "local mode does not offer timestamps"),
+        ("?stream=Stderr", "local mode does not offer stream"),
+        ("?sinceTime=yesterday", "is no time"),
+        ("?sinceTime=2026-01-01T00:00:00Z&sinceSeconds=1", "at most one"),
     ],
 )
 async def test_logs_that_cannot_be_had(

@@ -150,7 +150,8 @@ async def test_a_log_is_followed_to_its_end_from_where_one_asks(tmp_path: Path) 
 
     assert await read(tail=1) == [b"line 3"]
     assert await read(tail=0) == []
-    assert await read(since=1002.0) == [b"line 2", b"line 3"]
+    assert len(await read(tail=99)) == len(await read()) == 4
+    assert await read(tail=3, since=1002.0) == [b"line 2", b"line 3"]
     assert log.lines()[0].startswith(stamp(1000.0))
 
     followed = log.follow(tail=1, since=None, follow=True)
@@ -158,3 +159,19 @@ async def test_a_log_is_followed_to_its_end_from_where_one_asks(tmp_path: Path) 
     log.write(b"more", 1010.0)
     log.close()
     assert [strip_stamp(line) async for line in followed] == [b"more"]
+
+
+async def test_a_large_log_is_read_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("octavo_local.node.logs._PIECE_BYTES", 7)
+    log = LogFile(tmp_path / "log")
+    for number in range(9):
+        log.write(f"line {number}".encode(), 1000.0)
+    log.close()
+    whole = [line async for line in log.follow(tail=None, since=None, follow=False)]
+    assert [strip_stamp(line)[-1:] for line in whole] == [b"%d" % number for number in range(9)]
+    for tail in range(11):
+        last = [line async for line in log.follow(tail=tail, since=None, follow=False)]
+        assert last == (whole[-tail:] if tail else [])
+    assert log.tail(2, 100) == "line 7\nline 8"

@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, Final
 
 from octavo_local.apiserver.resources import EVENTS, Resource
 from octavo_local.apiserver.storage import DELETED
 from octavo_local.apiserver.store import Store
 from octavo_local.objects import Object, format_time, name_of, namespace_of, random_suffix
 
+_MIN_PRUNED: Final = 256  # events that a recorder remembers before it looks for expired ones
 Modify = Callable[[Object], Object | None]
 
 
@@ -89,7 +90,8 @@ class EventRecorder:
         self._cluster = cluster
         self._component = component
         self._now = now
-        self._names: dict[tuple[str, str, str], str] = {}
+        self._names: dict[tuple[str, str, str], tuple[str, str]] = {}  # to namespace, name
+        self._prune_at = _MIN_PRUNED
 
     def record(
         self,
@@ -111,16 +113,19 @@ class EventRecorder:
             return event | {"count": int(event.get("count") or 1) + 1, "lastTimestamp": moment}
 
         known = self._names.get(key)
-        if known and self._cluster.get(EVENTS, namespace, known):
-            self._cluster.modify(EVENTS, namespace, known, count_up)
+        if known and self._cluster.get(EVENTS, *known):
+            self._cluster.modify(EVENTS, *known, count_up)
             return
-        self._names[key] = f"{name_of(regarding)}.{random_suffix(10)}"
+        if len(self._names) >= self._prune_at:
+            self._forget_expired()
+        name = f"{name_of(regarding)}.{random_suffix(10)}"
+        self._names[key] = namespace, name
         self._cluster.create(
             EVENTS,
             {
                 "apiVersion": "v1",
                 "kind": "Event",
-                "metadata": {"name": self._names[key], "namespace": namespace},
+                "metadata": {"name": name, "namespace": namespace},
                 "involvedObject": {
                     "apiVersion": regarding.get("apiVersion", "v1"),
                     "kind": kind,
@@ -140,6 +145,13 @@ class EventRecorder:
                 "count": 1,
             },
         )
+
+    def _forget_expired(self) -> None:
+        """Drop what the store has dropped; next time when there is twice of what is left."""
+        self._names = {
+            key: event for key, event in self._names.items() if self._cluster.get(EVENTS, *event)
+        }
+        self._prune_at = max(_MIN_PRUNED, 2 * len(self._names))
 
 
 async def next_within(

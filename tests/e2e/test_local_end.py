@@ -16,11 +16,11 @@ from support.local_up import (
     process_id,
 )
 
-# Ignores SIGTERM, and has a child of its own.
+# Ignores SIGTERM, and has a child in a session of its own.
 STUBBORN = """
 import signal, subprocess, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-child = subprocess.Popen(["sleep", "300"])
+child = subprocess.Popen(["sleep", "300"], start_new_session=True)
 print(child.pid, flush=True)
 time.sleep(300)
 """

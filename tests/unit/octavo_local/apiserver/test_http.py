@@ -200,6 +200,18 @@ async def test_a_watch_ends_when_its_time_is_up(session: aiohttp.ClientSession) 
         assert await asyncio.wait_for(response.read(), 5) == b""
 
 
+async def test_a_watch_that_lags_too_far_behind_ends_with_a_410(
+    session: aiohttp.ClientSession, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("octavo_local.apiserver.watch.MAX_LAG", 1)
+    async with session.get(f"{CORE}/configmaps?watch=1") as response:
+        for name in "ab":  # at once, before the server can write the first
+            server.store.create(CONFIG_MAPS, "default", config_map(name))
+        event = json.loads(await response.content.readline())
+        assert (event["type"], event["object"]["code"]) == ("ERROR", 410)
+        assert await response.content.read() == b""
+
+
 async def test_a_client_that_leaves_is_forgotten(
     session: aiohttp.ClientSession, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """The API server, asked without blocking; objects are plain JSON."""
 
 import json
+import logging
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from kubernetes.aio import config as kube_config
 from octavo_operator.settings import SERVICE_ACCOUNT
 from octavo_operator.shell.permissions import RIGHTS, Right
 from octavo_wire.names import API_GROUP, API_VERSION, FIELD_MANAGER, KIND, PLURAL
+
+logger = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S: Final = 20.0
 # The server ends a watch first, so that a silent connection is told from a dead one.
@@ -254,6 +257,7 @@ class Cluster:
         content_type: str = "application/json",
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> aiohttp.ClientResponse:
+        logger.debug("request: %s %s", method, path)
         serialized = await self._api.param_serialize(
             method,
             path,

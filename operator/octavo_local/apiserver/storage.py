@@ -55,7 +55,7 @@ class Subscription:
         if self._max_lag is None or self._queue.qsize() <= self._max_lag:
             return
         self.close()
-        self._queue = asyncio.Queue()
+        self._queue = asyncio.Queue()  # who waits at the old one gets what comes first there
         self._queue.put_nowait(expired(self._storage.version))
 
     async def next(self) -> Change:

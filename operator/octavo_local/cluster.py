@@ -1,15 +1,18 @@
 """What the controllers and the node ask of the Kubernetes API, over the store in this process."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final
 
+from octavo_local.apiserver.errors import ApiError
 from octavo_local.apiserver.resources import EVENTS, Resource
 from octavo_local.apiserver.storage import DELETED
 from octavo_local.apiserver.store import Store
 from octavo_local.objects import Object, format_time, name_of, namespace_of, random_suffix
 
+_LOG = logging.getLogger(__name__)
 _MIN_PRUNED: Final = 256  # events that a recorder remembers before it looks for expired ones
 Modify = Callable[[Object], Object | None]
 
@@ -103,7 +106,25 @@ class EventRecorder:
         is_warning: bool = False,
         field_path: str = "",
     ) -> None:
-        """Say that something happened to an object."""
+        """Say that something happened to an object.
+
+        What happened goes on whether or not it can be told: a namespace that is being deleted
+        takes no new events, and its pods must end all the same.
+        """
+        try:
+            self._record(regarding, kind, reason, message, is_warning, field_path)
+        except ApiError as error:
+            _LOG.info("event %s of %s not recorded: %s", reason, name_of(regarding), error)
+
+    def _record(
+        self,
+        regarding: Mapping[str, Any],
+        kind: str,
+        reason: str,
+        message: str,
+        is_warning: bool,
+        field_path: str,
+    ) -> None:
         metadata = regarding["metadata"]
         namespace = namespace_of(regarding) or "default"
         key = (str(metadata["uid"]), reason, message)

@@ -1,5 +1,6 @@
 """Pods as processes: Deployments, logs, probes, restarts, scheduling, by the real kubectl."""
 
+import importlib.metadata
 import os
 import re
 import signal
@@ -272,6 +273,39 @@ def test_an_image_that_is_not_here_is_refused_with_a_reason(up: LocalUp) -> None
     eventually(lambda: "ImagePullBackOff" in up.kubectl("get", "pod", "stranger"))
     assert "octavo up --image nginx:1" in up.kubectl("describe", "pod", "stranger")
     up.kubectl("delete", "pod", "stranger")
+
+
+def test_a_mount_over_the_installation_does_not_hide_the_entry_point(up: LocalUp) -> None:
+    """A clone below /tmp, and pods that mount a volume at /tmp."""
+    version = importlib.metadata.version("octavo")
+    container = {
+        "name": "main",
+        "image": f"octavo-engine:{version}",
+        "args": ["--version"],
+        "volumeMounts": [{"name": "over", "mountPath": str(BIN.parents[1])}],
+    }
+    pod = make_pod("hidden", "")
+    volume = {"name": "over", "emptyDir": {}}
+    pod["spec"] |= {
+        "restartPolicy": "Never",
+        "containers": [container],
+        "volumes": [volume],
+    }
+    up.apply(pod)
+    up.kubectl("wait", "pod/hidden", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=20s")
+    assert f"octavo {version}" in up.kubectl("logs", "hidden")
+
+
+def test_a_namespace_goes_with_the_pods_that_run_in_it(up: LocalUp) -> None:
+    """P36, without a finalizer: nothing of it stays, no process and no object."""
+    up.kubectl("create", "namespace", "team-a")
+    pod = make_pod("worker", SLEEP)
+    pod["metadata"]["namespace"] = "team-a"
+    up.apply(pod)
+    up.kubectl("wait", "-n", "team-a", "pod/worker", "--for=condition=Ready", "--timeout=20s")
+    process = process_id(up.get("pod", "worker", "-n", "team-a"))
+    up.kubectl("delete", "namespace", "team-a", "--timeout=50s")
+    assert not is_running(process)
 
 
 def test_too_much_memory_ends_the_process(up: LocalUp) -> None:

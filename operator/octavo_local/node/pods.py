@@ -186,10 +186,16 @@ class PodWorker:
         given = resolve_environment(
             self.pod, container, pod_ip=self.pod_ip, node=self._context.node(), lookup=lookup
         )
+        # Before the entry point joins them: that one lies on this machine and in no volume.
         words = self._context.images.command_of(
             container,
-            expand_words(container.get("command") or (), given),
-            expand_words(container.get("args") or (), given),
+            *(
+                [
+                    rewrite_paths(word, mounts)
+                    for word in expand_words(container.get(part) or (), given)
+                ]
+                for part in ("command", "args")
+            ),
         )
         base = make_base_environment(
             self.pod,
@@ -206,7 +212,7 @@ class PodWorker:
             if not cwd.is_dir():
                 raise ConfigError(f"workingDir {cwd} is no directory of this machine")
         return Launch(
-            words=[rewrite_paths(word, mounts) for word in words],
+            words=words,
             env=base | rewritten,
             cwd=cwd,
             termination_log=message_file,

@@ -39,6 +39,18 @@ def test_a_mount_path_is_replaced_where_it_is_a_path(text: str, rewritten: str) 
     assert rewrite_paths(text, MOUNTS) == rewritten
 
 
+def test_a_file_of_this_machine_below_a_mount_path_stays_itself(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").touch()
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    mounts = {str(tmp_path): volume}
+    uri = f"file://{tmp_path}/model.gguf"
+    assert rewrite_paths(uri, mounts) == uri
+    assert rewrite_paths(f"{tmp_path}/other", mounts) == f"{volume}/other"
+    (volume / "model.gguf").touch()
+    assert rewrite_paths(uri, mounts) == f"file://{volume}/model.gguf"
+
+
 def set_up(root: Path, *volumes: dict[str, Any], token: str | None = None) -> dict[str, Path]:
     def lookup(kind: str, name: str) -> Mapping[str, bytes] | None:
         return {"a": b"1", "b": b"2"} if name == "there" else None

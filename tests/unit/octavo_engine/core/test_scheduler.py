@@ -175,7 +175,7 @@ def test_a_request_ends_with_length_by(
     num_generated: int,
     depth: int,
 ) -> None:
-    driver = Driver(async_depth=depth, **options)  # type: ignore[arg-type]
+    driver = Driver(async_depth=depth, **options)  # type: ignore[arg-type]  # of several types
     driver.add("r", range(prompt_len), **sampling)
     driver.run()
     record = driver.records["r"]

@@ -187,16 +187,11 @@ class PodWorker:
             self.pod, container, pod_ip=self.pod_ip, node=self._context.node(), lookup=lookup
         )
         # Before the entry point joins them: that one lies on this machine and in no volume.
-        words = self._context.images.command_of(
-            container,
-            *(
-                [
-                    rewrite_paths(word, mounts)
-                    for word in expand_words(container.get(part) or (), given)
-                ]
-                for part in ("command", "args")
-            ),
+        command, args = (
+            [rewrite_paths(word, mounts) for word in expand_words(container.get(part) or (), given)]
+            for part in ("command", "args")
         )
+        words = self._context.images.command_of(container, command, args)
         base = make_base_environment(
             self.pod,
             container,

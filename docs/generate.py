@@ -69,11 +69,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if after == before:
             continue
         if check:
-            print(f"docs/{path.name} differs: run python docs/generate.py", file=sys.stderr)  # noqa: T201
+            print(f"docs/{path.name} differs: run python docs/generate.py", file=sys.stderr)  # noqa: T201 - a command
             status = 1
         else:
             path.write_text(after, encoding="utf-8")
-            print(f"wrote docs/{path.name}")  # noqa: T201
+            print(f"wrote docs/{path.name}")  # noqa: T201 - a command
     return status
 
 

@@ -91,6 +91,17 @@ def build_engine(settings: EngineSettings, *, progress: Progress | None = None) 
         raise _not_supported(path, error) from None
     except torch.OutOfMemoryError:
         raise _device_is_full(plan) from None
+    except RuntimeError as error:
+        # What torch raises on a CPU; it has no type of its own.
+        if "allocate memory" not in str(error):
+            raise
+        raise CannotStart(
+            Reason.INSUFFICIENT_MEMORY,
+            f"The system gives this process no more memory: {error}. Weights take "
+            f"{format_bytes(plan.budget.weights_bytes)} and the KV cache "
+            f"{format_bytes(plan.pool.nbytes)}.",
+            "Set a smaller --kv-cache-memory, or free memory on this machine.",
+        ) from None
     runner = ModelRunner(
         model,
         GatherAttention(cache.keys, cache.values),

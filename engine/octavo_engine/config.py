@@ -18,7 +18,6 @@ class TokenizerSpec:
     bos_token_id: int | None
     eos_token_id: int | None
     eos_token_ids: frozenset[int]  # every token that ends a generation
-    unk_token_id: int | None = None
     add_bos_token: bool = False
     add_space_prefix: bool = False
     chat_template: str | None = None

@@ -83,7 +83,8 @@ def activation_bytes(
 
     The widest moment of a layer is its feed-forward: residual, normed input, fused gate and up,
     their product. Attention holds the gathered K and V of one long sequence and a mask of
-    some queries × context. Logits are fp32 and live twice while they are sampled from.
+    some queries × context. Logits are fp32 and live twice while they are sampled from. A sequence
+    with penalties counts its tokens, in fp32 and a bool for each of the vocabulary.
     """
     per_token = 3 * shape.hidden_size + 4 * shape.intermediate_size
     per_token += 2 * (shape.attention_heads + 2 * shape.kv_heads) * shape.head_dim
@@ -92,7 +93,8 @@ def activation_bytes(
     gathered = 2 * context * shape.attention_heads * shape.head_dim * element_bytes
     mask = min(MASKED_QUERIES, max_num_batched_tokens) * context * (1 + FLOAT32_BYTES)
     logits = 2 * max_num_seqs * shape.vocab_size * FLOAT32_BYTES
-    return layer + gathered + mask + logits
+    counts = max_num_seqs * shape.vocab_size * (FLOAT32_BYTES + 1)
+    return layer + gathered + mask + logits + counts
 
 
 def pool_from_bytes(cache_bytes: int, *, block_size: int, bytes_per_block: int) -> KvPool:

@@ -1,5 +1,6 @@
 """Manifests from files to the API: server-side apply over HTTP, as kubectl would."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import yaml
 from octavo_local.objects import Object
 
 _FIELD_MANAGER: Final = "octavo-up"
+_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 class ManifestError(Exception):
@@ -69,6 +71,15 @@ def _checked(source: str, document: object) -> list[Manifest]:
     return [Manifest(source=source, body=document)]
 
 
+def _with_last_applied(body: Object) -> Object:
+    """The object with the annotation by which `kubectl apply` and `diff` find nothing to change."""
+    metadata = body["metadata"]
+    annotations = dict(metadata.get("annotations") or {})
+    applied = body | {"metadata": {"annotations": annotations, **metadata}}
+    text = json.dumps(applied, separators=(",", ":"), sort_keys=True) + "\n"
+    return body | {"metadata": metadata | {"annotations": annotations | {_LAST_APPLIED: text}}}
+
+
 class Applier:
     """Applies manifests to one API server."""
 
@@ -80,27 +91,31 @@ class Applier:
 
     async def apply(self, manifest: Manifest) -> Object:
         """Create or change the object; raises ManifestError with the API's own words."""
-        path = await self._path_of(manifest)
+        path, body = await self._resolve(manifest)
         async with self._session.patch(
             f"{self._url}{path}",
             params={"fieldManager": _FIELD_MANAGER, "force": "true", "fieldValidation": "Strict"},
-            data=yaml.safe_dump(manifest.body),
+            data=yaml.safe_dump(_with_last_applied(body)),
             headers=self._headers | {"Content-Type": "application/apply-patch+yaml"},
         ) as answer:
-            body = await answer.json()
+            said = await answer.json()
             if answer.status >= 400:
-                raise ManifestError(f"{manifest.source}: {body.get('message', body)}")
-            return dict(body)
+                raise ManifestError(f"{manifest.source}: {said.get('message', said)}")
+            return dict(said)
 
-    async def _path_of(self, manifest: Manifest) -> str:
+    async def _resolve(self, manifest: Manifest) -> tuple[str, Object]:
+        """The object's path, and the object with its namespace."""
         api_version, kind = manifest.body["apiVersion"], manifest.body["kind"]
         root = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
         for resource in await self._resources(root):
             if resource["kind"] == kind and "/" not in resource["name"]:
                 metadata = manifest.body["metadata"]
+                path = f"/{resource['name']}/{metadata['name']}"
+                if not resource["namespaced"]:
+                    return root + path, manifest.body
                 namespace = metadata.get("namespace") or "default"
-                scope = f"/namespaces/{namespace}" if resource["namespaced"] else ""
-                return f"{root}{scope}/{resource['name']}/{metadata['name']}"
+                body = manifest.body | {"metadata": {**metadata, "namespace": namespace}}
+                return f"{root}/namespaces/{namespace}{path}", body
         raise ManifestError(
             f'{manifest.source}: no matches for kind "{kind}" in version "{api_version}"'
         )

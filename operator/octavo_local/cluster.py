@@ -1,15 +1,19 @@
 """What the controllers and the node ask of the Kubernetes API, over the store in this process."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, Final
 
+from octavo_local.apiserver.errors import ApiError
 from octavo_local.apiserver.resources import EVENTS, Resource
 from octavo_local.apiserver.storage import DELETED
 from octavo_local.apiserver.store import Store
 from octavo_local.objects import Object, format_time, name_of, namespace_of, random_suffix
 
+_LOG = logging.getLogger(__name__)
+_MIN_PRUNED: Final = 256  # events that a recorder remembers before it looks for expired ones
 Modify = Callable[[Object], Object | None]
 
 
@@ -89,7 +93,8 @@ class EventRecorder:
         self._cluster = cluster
         self._component = component
         self._now = now
-        self._names: dict[tuple[str, str, str], str] = {}
+        self._names: dict[tuple[str, str, str], tuple[str, str]] = {}  # to namespace, name
+        self._prune_at = _MIN_PRUNED
 
     def record(
         self,
@@ -101,7 +106,25 @@ class EventRecorder:
         is_warning: bool = False,
         field_path: str = "",
     ) -> None:
-        """Say that something happened to an object."""
+        """Say that something happened to an object.
+
+        What happened goes on whether or not it can be told: a namespace that is being deleted
+        takes no new events, and its pods must end all the same.
+        """
+        try:
+            self._record(regarding, kind, reason, message, is_warning, field_path)
+        except ApiError as error:
+            _LOG.info("event %s of %s not recorded: %s", reason, name_of(regarding), error)
+
+    def _record(
+        self,
+        regarding: Mapping[str, Any],
+        kind: str,
+        reason: str,
+        message: str,
+        is_warning: bool,
+        field_path: str,
+    ) -> None:
         metadata = regarding["metadata"]
         namespace = namespace_of(regarding) or "default"
         key = (str(metadata["uid"]), reason, message)
@@ -111,16 +134,19 @@ class EventRecorder:
             return event | {"count": int(event.get("count") or 1) + 1, "lastTimestamp": moment}
 
         known = self._names.get(key)
-        if known and self._cluster.get(EVENTS, namespace, known):
-            self._cluster.modify(EVENTS, namespace, known, count_up)
+        if known and self._cluster.get(EVENTS, *known):
+            self._cluster.modify(EVENTS, *known, count_up)
             return
-        self._names[key] = f"{name_of(regarding)}.{random_suffix(10)}"
+        if len(self._names) >= self._prune_at:
+            self._forget_expired()
+        name = f"{name_of(regarding)}.{random_suffix(10)}"
+        self._names[key] = namespace, name
         self._cluster.create(
             EVENTS,
             {
                 "apiVersion": "v1",
                 "kind": "Event",
-                "metadata": {"name": self._names[key], "namespace": namespace},
+                "metadata": {"name": name, "namespace": namespace},
                 "involvedObject": {
                     "apiVersion": regarding.get("apiVersion", "v1"),
                     "kind": kind,
@@ -140,6 +166,13 @@ class EventRecorder:
                 "count": 1,
             },
         )
+
+    def _forget_expired(self) -> None:
+        """Drop what the store has dropped; next time when there is twice of what is left."""
+        self._names = {
+            key: event for key, event in self._names.items() if self._cluster.get(EVENTS, *event)
+        }
+        self._prune_at = max(_MIN_PRUNED, 2 * len(self._names))
 
 
 async def next_within(

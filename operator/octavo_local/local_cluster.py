@@ -26,6 +26,7 @@ from octavo_local.node.guardian import Guardian
 from octavo_local.node.images import Images
 from octavo_local.node.kubelet import Kubelet, make_node
 from octavo_local.node.pods import NodeContext
+from octavo_local.node.sessions import SharedTable
 from octavo_local.node.surroundings import cache_home
 from octavo_local.objects import Object, annotations_of
 from octavo_local.services import URL_ANNOTATION, LocalUrl, ServicePorts
@@ -112,6 +113,7 @@ async def running_cluster(
             events=EventRecorder(cluster, "kubelet", time.time),
             images=Images(version=version, python=sys.executable, admitted=options.images),
             guardian=guardian,
+            processes=SharedTable(),
             backoff=options.backoff,
             root=state.pods,
             home=home,

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -115,8 +115,9 @@ def stable_suffix(value: object, length: int = 10) -> str:
     return "".join(_NAME_ALPHABET[byte % len(_NAME_ALPHABET)] for byte in digest[:length])
 
 
-def random_suffix(length: int = 5) -> str:
-    return "".join(secrets.choice(_NAME_ALPHABET) for _ in range(length))
+def random_suffix(length: int = 5, choose: Callable[[str], str] = secrets.choice) -> str:
+    """What a generated name ends with."""
+    return "".join(choose(_NAME_ALPHABET) for _ in range(length))
 
 
 def merge_conditions(

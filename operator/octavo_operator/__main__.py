@@ -91,9 +91,9 @@ async def _lead(settings: OperatorSettings, cluster: Cluster, stop: asyncio.Even
         await _wait_for_kind(cluster)
         await lease.acquire()
 
-    if not await _unless_stopped(get_ready(), stop):
-        return 0
     try:
+        if not await _unless_stopped(get_ready(), stop):
+            return 0
         return await _operate(settings, cluster, lease, stop)
     finally:
         await lease.release()
@@ -187,6 +187,7 @@ async def _unless_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) 
     ended, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in others:
         task.cancel()
+    await asyncio.wait(tasks)
     for task in ended:
         task.result()
     return not stop.is_set()

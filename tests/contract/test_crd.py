@@ -1,5 +1,6 @@
 """The CRD admits what the operator reads, no more and no less."""
 
+import json
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -7,8 +8,8 @@ from typing import Any, get_args, get_type_hints
 import pytest
 import yaml
 
+from octavo_operator.api.quantities import SPEC_QUANTITY
 from octavo_operator.api.spec import (
-    DTYPES,
     MAX_NAME_LENGTH,
     MAX_RESOURCES,
     MODEL_SCHEMES,
@@ -19,11 +20,12 @@ from octavo_operator.api.spec import (
 )
 from octavo_operator.api.status import Condition, ConditionStatus, Status
 from octavo_wire import names
+from octavo_wire.settings import DTYPES
 from support.inference import MODEL, make_object
 
-CRD = yaml.safe_load(
-    (Path(__file__).parents[2] / "crds" / "inferenceservices.yaml").read_text(encoding="utf-8")
-)
+REPOSITORY = Path(__file__).parents[2]
+CHART = REPOSITORY / "charts" / "octavo"
+CRD = yaml.safe_load((REPOSITORY / "crds" / "inferenceservices.yaml").read_text(encoding="utf-8"))
 (VERSION,) = CRD["spec"]["versions"]
 SCHEMA = VERSION["schema"]["openAPIV3Schema"]
 SPEC = SCHEMA["properties"]["spec"]
@@ -123,6 +125,14 @@ def test_choices_and_limits_are_the_same_on_both_sides() -> None:
     assert all(scheme in rule["rule"] for scheme in MODEL_SCHEMES)
     (rule,) = SCHEMA["x-kubernetes-validations"]
     assert f"<= {MAX_NAME_LENGTH}" in rule["rule"]
+
+
+def test_quantities_are_the_same_in_crd_operator_and_chart() -> None:
+    for name in ("requests", "limits"):
+        assert schema_at(f"resources.{name}")["additionalProperties"]["pattern"] == SPEC_QUANTITY
+    values = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    quantity = values["definitions"]["quantities"]["additionalProperties"]
+    assert (quantity["pattern"], quantity["type"]) == (SPEC_QUANTITY, ["string", "integer"])
 
 
 def test_defaults_change_nothing() -> None:

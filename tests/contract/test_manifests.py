@@ -1,15 +1,18 @@
 """What the operator applies is valid Kubernetes, and safe by default."""
 
+from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
 import pytest
+import yaml
 
 from octavo_operator.api.spec import parse_service
 from octavo_operator.core.render.deployment import ImageSource, choose_strategy, make_deployment
 from octavo_operator.core.render.services import make_services
 from support.inference import make_object
 
+OPERATOR = Path(__file__).parents[2] / "operator" / "octavo_local" / "manifests" / "operator.yaml"
 KUBERNETES = "1.37"
 SPECS: list[dict[str, Any]] = [
     {},
@@ -80,3 +83,17 @@ def test_children_are_owned_and_never_hold_up_a_deletion(spec: dict[str, Any]) -
         assert (owner["controller"], owner["blockOwnerDeletion"]) == (True, False)
         assert owner["uid"] == "uid-of-chat"
         assert "finalizers" not in manifest["metadata"]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_no_service_of_the_namespace_can_set_an_engine_setting(spec: dict[str, Any]) -> None:
+    """A Service octavo-port would set OCTAVO_PORT by its link."""
+    assert render(spec)[0]["spec"]["template"]["spec"]["enableServiceLinks"] is False
+
+
+def test_nor_one_of_the_operator() -> None:
+    """A Service octavo-health would set OCTAVO_HEALTH_PORT."""
+    (deployment,) = [
+        obj for obj in yaml.safe_load_all(OPERATOR.read_text()) if obj["kind"] == "Deployment"
+    ]
+    assert deployment["spec"]["template"]["spec"]["enableServiceLinks"] is False

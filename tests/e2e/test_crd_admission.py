@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from support.api import Kubectl, RunningApi, api, kubectl  # noqa: F401
+from support.api import Kubectl
 from support.inference import MODEL
 
 
@@ -36,14 +36,14 @@ def manifest(name: str = "chat", **spec: Any) -> str:
     ],
 )
 def test_what_is_wrong_by_itself_is_refused_at_once(
-    kubectl: Kubectl,  # noqa: F811
+    kubectl: Kubectl,
     text: str,
     words: str,
 ) -> None:
     assert words in kubectl.fail("apply", "-f", "-", stdin=text)
 
 
-def test_what_is_left_out_is_filled_in(kubectl: Kubectl) -> None:  # noqa: F811
+def test_what_is_left_out_is_filled_in(kubectl: Kubectl) -> None:
     kubectl.run("apply", "-f", "-", stdin=manifest())
     spec = kubectl.json("get", "inferenceservice", "chat")["spec"]
     assert spec["replicas"] == 1

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from octavo_local.apiserver.resources import DEPLOYMENTS, PODS, Object
+from octavo_local.apiserver.store import Store
 from support.api import Kubectl, RunningApi
 
 DEPLOYMENT = """
@@ -203,7 +204,8 @@ def test_selector_and_template_must_agree(kubectl: Kubectl) -> None:
     assert "`selector` does not match template `labels`" in refusal
 
 
-def _ready(deployment: Object) -> Object:
+def _write_ready(store: Store, namespace: str) -> None:
+    deployment = store.get(DEPLOYMENTS, namespace, "web")
     replicas = deployment["spec"]["replicas"]
     deployment["status"] = {
         "observedGeneration": deployment["metadata"]["generation"],
@@ -215,7 +217,7 @@ def _ready(deployment: Object) -> Object:
             {"type": "Available", "status": "True", "reason": "MinimumReplicasAvailable"}
         ],
     }
-    return deployment
+    store.update(DEPLOYMENTS, namespace, "web", deployment, "status")
 
 
 def test_wait_and_rollout_status_end_when_the_status_says_so(
@@ -229,7 +231,7 @@ def test_wait_and_rollout_status_end_when_the_status_says_so(
         text=True,
     )
     time.sleep(0.3)  # so that the wait sees the change, and not its result
-    api.call(lambda store: store.update_status(DEPLOYMENTS, kubectl.namespace, "web", _ready))
+    api.call(lambda store: _write_ready(store, kubectl.namespace))
     assert "condition met" in waiting.communicate(timeout=30)[0]
     assert "successfully rolled out" in kubectl.run("rollout", "status", "deployment/web")
     kubectl.run("wait", "deployment/web", "--for=jsonpath={.status.readyReplicas}=2")

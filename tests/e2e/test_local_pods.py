@@ -1,6 +1,8 @@
 """Pods as processes: Deployments, logs, probes, restarts, scheduling, by the real kubectl."""
 
+import importlib.metadata
 import os
+import re
 import signal
 import subprocess
 import urllib.error
@@ -109,6 +111,10 @@ def test_a_log_is_followed_until_the_pod_ends(up: LocalUp) -> None:
     eventually(lambda: up.get("pod", "talker")["status"]["phase"] != "Pending")
     assert up.kubectl("logs", "-f", "talker") == "line 0\nline 1\nline 2\n"
     assert up.kubectl("logs", "--tail=1", "talker") == "line 2\n"
+    assert up.kubectl("logs", "--since=1h", "talker") == "line 0\nline 1\nline 2\n"
+    assert up.kubectl("logs", "--since-time=2100-01-01T00:00:00Z", "talker") == ""
+    stamped = up.kubectl("logs", "--timestamps", "--tail=1", "talker")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z line 2\n", stamped)
     up.kubectl("wait", "pod/talker", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=10s")
     assert "Completed" in up.kubectl("get", "pod", "talker")
     up.kubectl("delete", "pod", "talker")
@@ -267,6 +273,39 @@ def test_an_image_that_is_not_here_is_refused_with_a_reason(up: LocalUp) -> None
     eventually(lambda: "ImagePullBackOff" in up.kubectl("get", "pod", "stranger"))
     assert "octavo up --image nginx:1" in up.kubectl("describe", "pod", "stranger")
     up.kubectl("delete", "pod", "stranger")
+
+
+def test_a_mount_over_the_installation_does_not_hide_the_entry_point(up: LocalUp) -> None:
+    """A clone below /tmp, and pods that mount a volume at /tmp."""
+    version = importlib.metadata.version("octavo")
+    container = {
+        "name": "main",
+        "image": f"octavo-engine:{version}",
+        "args": ["--version"],
+        "volumeMounts": [{"name": "over", "mountPath": str(BIN.parents[1])}],
+    }
+    pod = make_pod("hidden", "")
+    volume = {"name": "over", "emptyDir": {}}
+    pod["spec"] |= {
+        "restartPolicy": "Never",
+        "containers": [container],
+        "volumes": [volume],
+    }
+    up.apply(pod)
+    up.kubectl("wait", "pod/hidden", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=20s")
+    assert f"octavo {version}" in up.kubectl("logs", "hidden")
+
+
+def test_a_namespace_goes_with_the_pods_that_run_in_it(up: LocalUp) -> None:
+    """P36, without a finalizer: nothing of it stays, no process and no object."""
+    up.kubectl("create", "namespace", "team-a")
+    pod = make_pod("worker", SLEEP)
+    pod["metadata"]["namespace"] = "team-a"
+    up.apply(pod)
+    up.kubectl("wait", "-n", "team-a", "pod/worker", "--for=condition=Ready", "--timeout=20s")
+    process = process_id(up.get("pod", "worker", "-n", "team-a"))
+    up.kubectl("delete", "namespace", "team-a", "--timeout=50s")
+    assert not is_running(process)
 
 
 def test_too_much_memory_ends_the_process(up: LocalUp) -> None:

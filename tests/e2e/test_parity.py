@@ -148,11 +148,12 @@ def check(
     reference: Any, prompts: dict[str, list[int]], expected: dict[str, list[int]]
 ) -> Iterator[Any]:
     """Compares tokens with the reference; a genuine tie ends the comparison of its sequence."""
-    ties: list[str] = []
+    told: list[str] = []
 
     @torch.inference_mode()
     def compare(tokens: dict[str, list[int]], names: list[str]) -> None:
         wrong: list[str] = []
+        ties: list[str] = []
         for name in names:
             ours, theirs = tokens[name], expected[name]
             if ours == theirs:
@@ -164,10 +165,11 @@ def check(
             line = f"{name} token {at}: {ours[at]} for {theirs[at]}, logits {gap:.2e} apart"
             (ties if gap < TIE else wrong).append(line)
         assert not wrong, "\n".join(wrong)
-        assert len(ties) < len(names) / 4, "too many ties to be chance:\n" + "\n".join(ties)
+        assert len(ties) <= 1, "too many ties to be chance:\n" + "\n".join(ties)
+        told.extend(ties)
 
     yield compare
-    for line in ties:
+    for line in told:
         print("tie:", line)
 
 
@@ -214,9 +216,9 @@ def test_in_a_batch_of_eight_that_starts_and_ends_at_different_times(
 def test_in_a_pool_so_small_that_sequences_are_preempted(
     prefix_caching: bool, prompts: dict[str, list[int]], check: Any
 ) -> None:
-    short = {name: ids for name, ids in prompts.items() if len(ids) < 200}
     built = build(seats=8, prefix_caching=prefix_caching, blocks=42)
-    outcome = run(built, short, arrive_every=2)
-    check(outcome.tokens, list(short))
+    outcome = run(built, prompts, arrive_every=2)
+    check(outcome.tokens, list(prompts))
     assert built.scheduler.stats().num_preemptions > 0
     assert max(record.num_preemptions for record in outcome.records.values()) > 0
+    assert (built.scheduler.stats().prefix_hit_tokens > 0) == prefix_caching

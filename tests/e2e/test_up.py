@@ -72,6 +72,11 @@ def test_a_manifest_becomes_an_answer(up: LocalUp) -> None:
     assert "ready in" in up.kubectl("logs", "deploy/smollm2")
 
 
+def test_kubectl_finds_nothing_to_change_in_what_up_applied(up: LocalUp) -> None:
+    assert "unchanged" in up.kubectl("apply", "-f", str(MANIFEST))
+    assert up.kubectl("diff", "-f", str(MANIFEST)) == ""
+
+
 def test_a_killed_engine_is_told_and_comes_back(up: LocalUp) -> None:
     wait_ready(up)
     (pod,) = engine_pods(up)

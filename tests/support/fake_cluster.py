@@ -1,37 +1,16 @@
 """A cluster in a dict, with the methods of octavo_operator.shell.cluster.Cluster that tests use.
 
 Objects are kept as given (no schema, no defaults); a write is logged in `writes`, and a function in
-`faults`, called with the operation and the kind before it happens, may raise in its stead.
+`faults`, called with the operation and the kind before it happens, may raise in its stead. `used`
+collects what RBAC must grant for all that.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
-from octavo_operator.shell.cluster import Cluster, ClusterError
-from octavo_operator.shell.permissions import OWN_NAMESPACE, SERVED_NAMESPACES
-
-_RESOURCES = {
-    "InferenceService": "inferenceservices",
-    "Deployment": "deployments",
-    "Service": "services",
-    "Pod": "pods",
-    "Event": "events",
-    "Lease": "leases",
-}
-_VERBS = {"apply": ("create", "patch"), "replace": ("update",), "patch_status": ("patch",)}
-
-
-def check_permitted(operation: str, kind: str) -> None:
-    """Fail where the operator would need more than the table that RBAC is made from."""
-    resource = _RESOURCES[kind] + ("/status" if operation == "patch_status" else "")
-    verbs = {
-        verb
-        for entry in (*SERVED_NAMESPACES, *OWN_NAMESPACE)
-        if entry.resource == resource
-        for verb in entry.verbs
-    }
-    assert verbs >= set(_VERBS.get(operation, (operation,))), f"{operation} of {resource}"
+from octavo_operator.shell.cluster import Cluster, ClusterError, WatchEvent, rights_for
+from octavo_operator.shell.permissions import Right
 
 
 def _matches(obj: Mapping[str, Any], selector: str) -> bool:
@@ -47,6 +26,8 @@ class FakeCluster(Cluster):
         self.objects: dict[tuple[str, str, str], dict[str, Any]] = {}
         self.writes: list[tuple[str, str, str]] = []
         self.faults: list[Callable[[str, str], None]] = []
+        self.used: set[Right] = set()
+        self.watches: list[Sequence[WatchEvent]] = []
         self._version = 0
 
     def put(self, obj: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,10 +49,10 @@ class FakeCluster(Cluster):
         )
 
     def _enter(self, operation: str, kind: str, name: str) -> None:
-        check_permitted(operation, kind)
+        self.used |= rights_for(operation, kind)
         for fault in self.faults:
             fault(operation, kind)
-        if operation not in ("get", "list"):
+        if operation not in ("get", "list", "watch"):
             self.writes.append((operation, kind, name))
 
     async def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
@@ -88,6 +69,14 @@ class FakeCluster(Cluster):
             if its_kind == kind and namespace in (None, its_namespace) and _matches(obj, selector)
         ]
         return found, str(self._version)
+
+    async def watch(
+        self, kind: str, namespace: str | None, selector: str, resource_version: str
+    ) -> AsyncIterator[WatchEvent]:
+        """The next of `watches`, or one that ends at once."""
+        self._enter("watch", kind, "")
+        for event in self.watches.pop(0) if self.watches else ():
+            yield event
 
     async def apply(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
         self._enter("apply", manifest["kind"], manifest["metadata"]["name"])

@@ -14,6 +14,7 @@ from typing import Any
 
 from octavo_local.apiserver.errors import ApiError
 from octavo_local.apiserver.resources import DEPLOYMENTS, PODS
+from octavo_local.apiserver.store import Store
 from support.api import RunningApi
 
 LEASE_DURATION_S = 3
@@ -26,11 +27,6 @@ class OperatorProcess:
 
     def text(self) -> str:
         return self.log.read_text()
-
-    def cpu_s(self) -> float:
-        """CPU time spent so far."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(") ")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def kill(self) -> None:
         self.process.kill()
@@ -121,10 +117,11 @@ class Hand:
             ],
         }
 
-        def change(obj: dict[str, Any]) -> dict[str, Any]:
-            return {**obj, "status": status}
+        def write(store: Store) -> None:
+            obj = store.get(PODS, self.namespace, pod) | {"status": status}
+            store.update(PODS, self.namespace, pod, obj, "status")
 
-        self.api.call(lambda store: store.update_status(PODS, self.namespace, pod, change))
+        self.api.call(write)
 
     def delete_pod(self, pod: str) -> None:
         self.api.call(lambda store: store.delete(PODS, self.namespace, pod, grace_period_s=0))

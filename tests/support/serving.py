@@ -122,7 +122,7 @@ def make_fake_engine(
             num_blocks,
             block_size,
             vocab_size=len(spec.tokens),
-            **runner_options,  # type: ignore[arg-type]
+            **runner_options,  # type: ignore[arg-type]  # of several types
         ),
         description=ModelDescription(
             name=MODEL,
@@ -240,5 +240,5 @@ def serve_fake(**options: object) -> RunningServer:
         )
         if key in options
     }
-    engine = make_fake_engine(**options)  # type: ignore[arg-type]
-    return RunningServer(load=lambda _: engine, **server_options)  # type: ignore[arg-type]
+    engine = make_fake_engine(**options)  # type: ignore[arg-type]  # of several types
+    return RunningServer(load=lambda _: engine, **server_options)  # type: ignore[arg-type]  # of several types

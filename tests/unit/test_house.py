@@ -17,7 +17,17 @@ STDLIB_ONLY = {
     "operator/octavo_operator/api": {"octavo_operator", "octavo_sizing", "octavo_wire"},
     "operator/octavo_cli": {"octavo_cli"},
 }
-CLOCKS_AND_IO = {"time", "random", "logging", "asyncio", "socket", "threading", "subprocess", "os"}
+THINKING_PACKAGES = (
+    "engine/octavo_engine/core",
+    "operator/octavo_operator/core",
+    "operator/octavo_operator/api",
+)
+CLOCKS_AND_IO = {
+    *("time", "random", "secrets", "uuid", "logging", "asyncio", "threading", "subprocess"),
+    *("os", "io", "pathlib", "shutil", "tempfile", "socket", "socketserver", "http", "urllib"),
+}
+# The types of datetime are values like others; these ask a clock.
+CLOCK_CALLS = {"now", "utcnow", "today"}
 MOST_LINES = 420
 
 
@@ -39,11 +49,41 @@ def test_package_imports_the_standard_library_and_its_floor_only(package: str) -
     ] == []
 
 
-@pytest.mark.parametrize("package", ["engine/octavo_engine/core", "operator/octavo_operator/core"])
+@pytest.mark.parametrize("package", THINKING_PACKAGES)
 def test_core_takes_time_chance_and_io_as_arguments(package: str) -> None:
     assert [
         (str(path), name) for path, name in imported_modules(package) if name in CLOCKS_AND_IO
     ] == []
+    assert [
+        (str(path), call)
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for call in calls_to_clocks_and_files(path.read_text())
+    ] == []
+
+
+def calls_to_clocks_and_files(source: str) -> list[str]:
+    """datetime.now(), date.today() and open(), however datetime was imported."""
+    calls = [node.func for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    return [
+        ast.unparse(called)
+        for called in calls
+        if (isinstance(called, ast.Attribute) and called.attr in CLOCK_CALLS)
+        or (isinstance(called, ast.Name) and called.id in {"open", "print", "input"})
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import datetime as d\nx = d.datetime.now(d.UTC)", ["d.datetime.now"]),
+        ("from datetime import datetime\nx = datetime.utcnow()", ["datetime.utcnow"]),
+        ("from datetime import date\nx = date.today()", ["date.today"]),
+        ("x = open('f')", ["open"]),
+        ("def f(now: datetime) -> str: return now.strftime('%Y')", []),
+    ],
+)
+def test_a_clock_is_found_where_it_is_asked(source: str, found: list[str]) -> None:
+    assert calls_to_clocks_and_files(source) == found
 
 
 def test_the_operator_folder_does_not_shadow_the_standard_library() -> None:

@@ -15,10 +15,10 @@ operator/octavo_operator/shell/permissions.py; a test compares them. */ -}}
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [create]
 {{- end -}}
 
 {{- /* And in its own namespace: one Lease says which operator acts. RBAC cannot bind the creation
@@ -30,7 +30,7 @@ of an object to its name. */ -}}
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   resourceNames: [{{ include "octavo.operatorName" . }}]
-  verbs: [get, update, patch]
+  verbs: [get, update]
 {{- end -}}
 
 {{- /* Name of the roles that let the operator work in the namespaces that it serves. Two releases

@@ -139,15 +139,16 @@ class KVCacheManager:
         return self._find_prefix(sequence) if self._prefix_caching else []
 
     def _find_prefix(self, sequence: Sequence) -> list[int]:
-        self._extend_keys(sequence, len(sequence.token_ids) // self.block_size)
         found: list[int] = []
-        for index, key in enumerate(sequence.block_keys):
-            block_id = self.pool.find(key)
+        for index in range(len(sequence.token_ids) // self.block_size):
+            self._extend_keys(sequence, index + 1)
+            block_id = self.pool.find(sequence.block_keys[index])
             if block_id is None:
                 break
             cached_key = self.pool.key_of(block_id)
             assert cached_key is not None
-            sequence.block_keys[index] = cached_key  # shared objects compare in one step
+            # The next key gets this one as its parent, and shared parents compare in one step.
+            sequence.block_keys[index] = cached_key
             found.append(block_id)
         return found
 

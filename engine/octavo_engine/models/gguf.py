@@ -192,7 +192,6 @@ def tokenizer_spec(header: GgufHeader) -> TokenizerSpec:
         bos_token_id=token_id("bos_token_id"),
         eos_token_id=token_id("eos_token_id"),
         eos_token_ids=frozenset(end for end in ends if end is not None),
-        unk_token_id=token_id("unknown_token_id"),
         add_bos_token=bool(take("add_bos_token", bool)),
         add_space_prefix=bool(take("add_space_prefix", bool)),
         chat_template=template if isinstance(template, str) else None,

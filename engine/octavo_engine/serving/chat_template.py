@@ -116,8 +116,11 @@ class ChatTemplate:
         if isinstance(value, str):
             return self._guard_text(value, guard)
         if isinstance(value, Mapping):
+            # Templates compare roles and types, and the API knows a few only, none of them markup.
             return {
-                self._guard_key(key, guard): self._guard_values(item, guard)
+                self._guard_key(key, guard): item
+                if key in ("role", "type")
+                else self._guard_values(item, guard)
                 for key, item in value.items()
             }
         if isinstance(value, list):
@@ -137,7 +140,7 @@ class ChatTemplate:
         if tail:
             cut = len(text) - tail + 1
             text = text[:cut] + guard + text[cut:]
-        if any(_overlap(token, text) for token in self._control_tokens):
+        if text and any(_could_go_on(token, text) for token in self._control_tokens):
             text = guard + text
         return text
 
@@ -159,6 +162,12 @@ def _overlap(text: str, token: str) -> int:
     """Characters of the longest proper prefix of `token` that `text` ends with."""
     longest = min(len(token) - 1, len(text))
     return next((n for n in range(longest, 0, -1) if text.endswith(token[:n])), 0)
+
+
+def _could_go_on(token: str, text: str) -> bool:
+    """Whether `text`, after the first characters of `token`, would end it or be a part of it."""
+    rests = (token[at:] for at in range(1, len(token)))
+    return any(text.startswith(rest) or rest.startswith(text) for rest in rests)
 
 
 def _texts(value: Any) -> list[str]:

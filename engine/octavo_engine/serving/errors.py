@@ -27,6 +27,11 @@ class BodyTooLarge(RequestError):
     code = "request_too_large"
 
 
+class NotJson(RequestError):
+    status = 415
+    code = "unsupported_media_type"
+
+
 class Unauthorized(RequestError):
     status = 401
     code = "invalid_api_key"

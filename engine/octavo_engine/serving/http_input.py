@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 from fastapi import Request
 
 from octavo_engine.errors import InvalidRequest, ModelNotServed
-from octavo_engine.serving.errors import BodyTooLarge
+from octavo_engine.serving.errors import BodyTooLarge, NotJson
 from octavo_engine.serving.state import ServerState
 
 MAX_BODY_BYTES: Final = 16 * 2**20
@@ -19,7 +19,11 @@ _Result = TypeVar("_Result")
 
 
 async def read_body(http: Request) -> bytes:
-    """The whole body. Raises BodyTooLarge as soon as it is, whatever its header claims."""
+    """The whole body. Raises NotJson, or BodyTooLarge as soon as it is, whatever it claims."""
+    kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        # A web page may send other kinds to an address of this machine without asking anybody.
+        raise NotJson(f"The Content-Type is {kind[:64] or 'missing'}; send application/json")
     pieces = []
     size = 0
     async for piece in http.stream():

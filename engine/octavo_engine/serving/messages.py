@@ -7,6 +7,9 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 
 from octavo_engine.errors import InvalidRequest
 
+# To name one wrong item is enough; a list of a million of them is not looked through.
+LISTED = Field(fail_fast=True)
+
 
 class Strict(BaseModel):
     """Nothing is converted, and nothing unknown is let through."""
@@ -60,10 +63,11 @@ class Tool(Strict):
 
 
 class ChatMessage(Strict):
-    role: Annotated[str, StringConstraints(min_length=1, max_length=64)]
-    content: str | list[TextPart] | None = None
+    # A template puts the role into its markup, so a role of the caller's own could become markup.
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Annotated[list[TextPart], LISTED] | None = None
     name: str | None = None
-    tool_calls: Annotated[list[ToolCall], Field(max_length=128)] | None = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=128, fail_fast=True)] | None = None
     tool_call_id: Annotated[str, StringConstraints(max_length=256)] | None = None
 
     @model_validator(mode="before")

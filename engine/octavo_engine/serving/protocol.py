@@ -12,7 +12,7 @@ import pydantic
 from pydantic import Field, StringConstraints
 
 from octavo_engine.errors import InvalidRequest
-from octavo_engine.serving.messages import ChatMessage, Strict, Tool
+from octavo_engine.serving.messages import LISTED, ChatMessage, Strict, Tool
 
 MAX_STOPS: Final = 16
 MAX_STOP_CHARACTERS: Final = 512
@@ -20,6 +20,7 @@ MAX_PROMPTS: Final = 64
 MAX_CHOICES: Final = 128  # sequences of one request: prompts × n
 MAX_LOGPROBS: Final = 20
 MAX_BIASES: Final = 1024
+MAX_MESSAGES: Final = 4096
 _NAMED_PROBLEMS: Final = 3
 
 _Stop = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARACTERS)]
@@ -82,10 +83,10 @@ class GenerationRequest(Strict):
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
-    stop: _Stop | Annotated[list[_Stop], Field(max_length=MAX_STOPS)] | None = None
-    stop_token_ids: Annotated[list[int], Field(max_length=64)] | None = None
+    stop: _Stop | Annotated[list[_Stop], Field(max_length=MAX_STOPS, fail_fast=True)] | None = None
+    stop_token_ids: Annotated[list[int], Field(max_length=64, fail_fast=True)] | None = None
     logit_bias: Annotated[dict[str, _Bias], Field(max_length=MAX_BIASES)] | None = None
-    allowed_token_ids: Annotated[list[int], Field(min_length=1)] | None = None
+    allowed_token_ids: Annotated[list[int], Field(min_length=1, fail_fast=True)] | None = None
     prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
@@ -112,12 +113,12 @@ class GenerationRequest(Strict):
 
 
 class ChatRequest(GenerationRequest):
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     add_generation_prompt: bool = True
     logprobs: bool = False
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
-    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=128, fail_fast=True)] | None = None
     tool_choice: str | dict[str, Any] | None = None
 
     @property
@@ -148,7 +149,12 @@ class ChatRequest(GenerationRequest):
 
 
 class CompletionRequest(GenerationRequest):
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: (
+        str
+        | Annotated[list[str], LISTED]
+        | Annotated[list[int], LISTED]
+        | Annotated[list[Annotated[list[int], LISTED]], LISTED]
+    )
     logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     echo: bool = False
 
@@ -190,8 +196,8 @@ class CompletionRequest(GenerationRequest):
 class TokenizeRequest(Strict):
     model: str | None = None
     prompt: str | None = None
-    messages: list[ChatMessage] | None = None
-    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
+    messages: Annotated[list[ChatMessage], LISTED] | None = None
+    tools: Annotated[list[Tool], Field(max_length=128, fail_fast=True)] | None = None
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
 

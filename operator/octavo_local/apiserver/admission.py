@@ -1,7 +1,6 @@
 """What happens to an object on its way into the store: structure, defaults, validation."""
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -24,7 +23,6 @@ STRICT = "Strict"
 WARN = "Warn"
 IGNORE = "Ignore"
 
-_SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _SYSTEM_METADATA = (
     "uid",
     "creationTimestamp",
@@ -53,11 +51,6 @@ class WriteOptions:
     field_validation: str = STRICT
     dry_run: bool = False
     warnings: list[str] = field(default_factory=list)
-
-
-def random_suffix(choice: Callable[[str], str], length: int = 5) -> str:
-    """What is appended to a `generateName`."""
-    return "".join(choice(_SUFFIX_ALPHABET) for _ in range(length))
 
 
 def structured(kind: Kind, obj: Object, options: WriteOptions) -> Object:

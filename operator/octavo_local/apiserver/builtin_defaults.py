@@ -1,6 +1,7 @@
 """Defaults of built-in kinds that controllers, the node and kubectl rely on; no more than that."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from .resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -77,19 +78,22 @@ def _default_pod(pod: Object) -> None:
     pod["spec"].setdefault("serviceAccountName", "default")
     pod["spec"].setdefault("serviceAccount", pod["spec"]["serviceAccountName"])
     pod.setdefault("status", {}).setdefault("phase", "Pending")
-    pod["status"].setdefault("qosClass", _quality_of_service(pod["spec"]))
+    pod["status"].setdefault("qosClass", quality_of_service(pod["spec"]))
 
 
-def _quality_of_service(spec: Object) -> str:
-    resources = [container.get("resources") or {} for container in spec.get("containers") or []]
-    if not any(one.get("requests") or one.get("limits") for one in resources):
+def quality_of_service(spec: Mapping[str, Any]) -> str:
+    containers = [*(spec.get("initContainers") or ()), *spec["containers"]]
+    resources = [container.get("resources") or {} for container in containers]
+    if not any(item.get("requests") or item.get("limits") for item in resources):
         return "BestEffort"
-    guaranteed = all(
-        {"cpu", "memory"} <= (one.get("limits") or {}).keys()
-        and all(one["requests"].get(name) == one["limits"][name] for name in ("cpu", "memory"))
-        for one in resources
-    )
-    return "Guaranteed" if guaranteed else "Burstable"
+    for item in resources:
+        limits = item.get("limits") or {}
+        requests = {**limits, **(item.get("requests") or {})}
+        if any(
+            name not in limits or requests.get(name) != limits[name] for name in ("cpu", "memory")
+        ):
+            return "Burstable"
+    return "Guaranteed"
 
 
 def _default_template(spec: Object) -> None:

@@ -1,14 +1,15 @@
 """`kubectl logs`: finds the container that is meant and streams what the node has of it."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Protocol
 
 from aiohttp import web
 
+from .clock import Clock, parse_timestamp
 from .errors import ApiError, bad_request
 from .resources import Object
 
-_NOT_OFFERED = ("sinceSeconds", "sinceTime", "timestamps", "stream")
+_NOT_OFFERED = ("stream",)
 
 
 class LogSource(Protocol):
@@ -23,13 +24,18 @@ class LogSource(Protocol):
         follow: bool,
         previous: bool,
         tail_lines: int | None,
+        since: float | None,
+        timestamps: bool,
     ) -> AsyncIterator[bytes]:
-        """Chunks of output; with `follow` it ends when the container ends. LookupError: no log."""
+        """Chunks of output; with `follow` it ends when the container ends. LookupError: no log.
+
+        `since`: seconds since the epoch. `timestamps`: every line begins with its time.
+        """
         ...
 
 
 async def serve_log(
-    pod: Object, source: LogSource | None, request: web.Request
+    pod: Object, source: LogSource | None, request: web.Request, clock: Clock
 ) -> web.StreamResponse:
     query, name = request.query, pod["metadata"]["name"]
     for parameter in _NOT_OFFERED:
@@ -49,6 +55,8 @@ async def serve_log(
             follow=query.get("follow") == "true",
             previous=previous,
             tail_lines=_number(query.get("tailLines"), "tailLines"),
+            since=_since(query, clock),
+            timestamps=query.get("timestamps") == "true",
         )
     except LookupError as error:
         which = "previous terminated container" if previous else "container"
@@ -114,6 +122,20 @@ def _refuse_waiting(pod: Object, container: str) -> None:
 
 def _no_log(message: str) -> ApiError:
     return ApiError(404, "NotFound", message)
+
+
+def _since(query: Mapping[str, str], clock: Clock) -> float | None:
+    seconds, moment = _number(query.get("sinceSeconds"), "sinceSeconds"), query.get("sinceTime")
+    if seconds is not None and moment:
+        raise bad_request("at most one of sinceTime and sinceSeconds may be given")
+    if seconds is not None:
+        return clock().timestamp() - seconds
+    if not moment:
+        return None
+    try:
+        return parse_timestamp(moment).timestamp()
+    except ValueError:
+        raise bad_request(f"sinceTime {moment!r} is no time as 2026-01-31T12:00:00Z") from None
 
 
 def _number(text: str | None, name: str) -> int | None:

@@ -39,28 +39,6 @@ def _label_test(term: str) -> Callable[[Mapping[str, str]], bool]:
     raise bad_request(f"unable to parse requirement of the label selector: {term!r}")
 
 
-def matches_selector(selector: Object, labels: Mapping[str, str]) -> bool:
-    """Whether labels match a `LabelSelector` object (`matchLabels`, `matchExpressions`)."""
-    wanted = selector.get("matchLabels") or {}
-    if any(labels.get(key) != value for key, value in wanted.items()):
-        return False
-    return all(_matches(term, labels) for term in selector.get("matchExpressions") or [])
-
-
-def _matches(term: Object, labels: Mapping[str, str]) -> bool:
-    key, operator, values = term["key"], term["operator"], term.get("values") or []
-    match operator:
-        case "In":
-            return labels.get(key) in values
-        case "NotIn":
-            return labels.get(key) not in values
-        case "Exists":
-            return key in labels
-        case "DoesNotExist":
-            return key not in labels
-    raise bad_request(f"unknown operator {operator!r} in a label selector")
-
-
 def selector_text(selector: Object) -> str:
     """A `LabelSelector` object in the form of a query string, as `/scale` reports it."""
     terms = [f"{key}={value}" for key, value in sorted((selector.get("matchLabels") or {}).items())]

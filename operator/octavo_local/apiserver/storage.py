@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .errors import expired
+from .errors import ApiError, expired
 from .resources import Object
 
 Table = tuple[str, str]
@@ -20,6 +20,8 @@ MODIFIED = "MODIFIED"
 DELETED = "DELETED"
 
 HISTORY_LENGTH = 10_000
+# Changes that a watch may lag behind: one whose reader has stopped must not fill the memory.
+MAX_LAG = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,19 +36,33 @@ class Change:
 
 
 class Subscription:
-    """A queue of the changes of one table (of all, if None), until it is closed."""
+    """A queue of the changes of one table (of all, if None), until it is closed.
 
-    def __init__(self, storage: "Storage", table: Table | None) -> None:
+    With `max_lag` it ends when so many changes wait: what waits is dropped, `next` raises a 410.
+    """
+
+    def __init__(self, storage: "Storage", table: Table | None, max_lag: int | None) -> None:
         self._storage = storage
         self._table = table
-        self._queue: asyncio.Queue[Change] = asyncio.Queue()
+        self._max_lag = max_lag
+        self._queue: asyncio.Queue[Change | ApiError] = asyncio.Queue()
 
     def offer(self, change: Change) -> None:
         if self._table is None or change.table == self._table:
             self._queue.put_nowait(change)
 
+    def end_if_late(self) -> None:
+        if self._max_lag is None or self._queue.qsize() <= self._max_lag:
+            return
+        self.close()
+        self._queue = asyncio.Queue()  # who waits at the old one gets what comes first there
+        self._queue.put_nowait(expired(self._storage.version))
+
     async def next(self) -> Change:
-        return await self._queue.get()
+        change = await self._queue.get()
+        if isinstance(change, ApiError):
+            raise change
+        return change
 
     def close(self) -> None:
         self._storage.unsubscribe(self)
@@ -102,9 +118,11 @@ class Storage:
         self._record(DELETED, table, obj, before)
         return obj
 
-    def subscribe(self, table: Table | None, since: int | None = None) -> Subscription:
+    def subscribe(
+        self, table: Table | None, since: int | None = None, *, max_lag: int | None = None
+    ) -> Subscription:
         """Changes after version `since` (from now on, if None); 410 if the history is too short."""
-        subscription = Subscription(self, table)
+        subscription = Subscription(self, table, max_lag)
         if since is not None:
             oldest = self._history[0].version if self._history else self._version + 1
             if len(self._history) == HISTORY_LENGTH and since < oldest - 1:
@@ -122,5 +140,6 @@ class Storage:
     def _record(self, type_: str, table: Table, obj: Object, before: Object | None) -> None:
         change = Change(version=self._version, type=type_, table=table, obj=obj, before=before)
         self._history.append(change)
-        for subscription in self._subscriptions:
+        for subscription in list(self._subscriptions):
             subscription.offer(change)
+            subscription.end_if_late()

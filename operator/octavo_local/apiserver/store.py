@@ -1,12 +1,12 @@
-"""The API as Python calls: what controllers and the node use, and what HTTP is made of.
+"""The API as Python calls: what HTTP is made of, and the writes of `octavo_local.cluster`.
 
     store.get(PODS, "default", "engine-0")                     a deep copy, or a 404
     store.list(PODS, "default", label_selector="app=x")        deep copies
     store.create(PODS, "default", {...})
     store.update(PODS, "default", "engine-0", obj)             409 if obj's resourceVersion is old
-    store.update_status(PODS, "default", "engine-0", change)   change: object -> object; retries
     store.delete(PODS, "default", "engine-0", grace_period_s=0)
-    store.watch(PODS)                                          yields (type, resource, object)
+
+Who only reads or watches, and changes nothing that it is given, asks `store.storage`.
 
 Everything happens in one event loop and nothing here waits, so a call is atomic. Errors are
 `ApiError`s.
@@ -15,21 +15,20 @@ Everything happens in one event loop and nothing here waits, so a call is atomic
 import copy
 import random
 import uuid
-from collections.abc import Callable
 from datetime import timedelta
+
+from octavo_local.objects import random_suffix
 
 from . import crds
 from .admission import (
     WriteOptions,
     admit_change,
     admit_new,
-    random_suffix,
     structured,
 )
 from .clock import Clock, timestamp, wall_clock
 from .deletion import BACKGROUND, Deleter
 from .errors import (
-    ApiError,
     Cause,
     already_exists,
     bad_request,
@@ -40,7 +39,6 @@ from .errors import (
 )
 from .kinds import Kind, Kinds
 from .managers import APPLY, UPDATE, Manager, record_update
-from .object_watch import Watch
 from .resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     EVENTS,
@@ -69,12 +67,12 @@ class Store:
         self.storage = Storage()
         self._clock = clock
         # Names need to be unlike one another, not secret.
-        self._rng = rng or random.Random()  # noqa: S311
+        self._rng = rng or random.Random()  # noqa: S311 - names
         self._deleter = Deleter(self.storage, self.kinds, clock)
         for name in FIRST_NAMESPACES:
             self.create(NAMESPACES, None, {"metadata": {"name": name}})
 
-    # --- what in-process users call -------------------------------------------------------------
+    # --- plain calls ----------------------------------------------------------------------------
 
     def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
         return copy.deepcopy(self.peek(resource, namespace, name))
@@ -130,22 +128,6 @@ class Store:
             return copy.deepcopy(old)
         return self._replace(kind, old, new, options)
 
-    def update_status(
-        self,
-        resource: Resource,
-        namespace: str | None,
-        name: str,
-        change: Callable[[Object], Object],
-    ) -> Object:
-        """Writes the status of `change(object)`; asks again if another write came between."""
-        while True:
-            try:
-                changed = change(self.get(resource, namespace, name))
-                return self.update(resource, namespace, name, changed, "status")
-            except ApiError as error:
-                if error.reason != "Conflict":
-                    raise
-
     def delete(
         self,
         resource: Resource,
@@ -173,10 +155,6 @@ class Store:
             kind, obj, grace_period_s=grace_period_s, propagation=propagation
         )
         return copy.deepcopy(gone)
-
-    def watch(self, resource: Resource | None, *, replay: bool = True) -> Watch:
-        """Changes of one resource (of all, if None), after an ADDED for what is there already."""
-        return Watch(self.kinds, self.storage, resource, replay=replay)
 
     # --- what HTTP needs besides ----------------------------------------------------------------
 
@@ -296,7 +274,7 @@ class Store:
                     message="Required value: name or generateName is required",
                 )
                 raise invalid(resource, "", [required])
-            metadata["name"] = metadata["generateName"] + random_suffix(self._rng.choice)
+            metadata["name"] = metadata["generateName"] + random_suffix(choose=self._rng.choice)
         if not resource.namespaced:
             metadata.pop("namespace", None)
             return

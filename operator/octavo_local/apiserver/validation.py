@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 
+from octavo_local.objects import matches_selector
 from octavo_local.quantities import parse_quantity
 
 from .checking import shown
@@ -28,7 +29,6 @@ from .resources import (
     Object,
     Resource,
 )
-from .selectors import matches_selector
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _DNS_LABEL = re.compile(_LABEL)
@@ -36,6 +36,7 @@ _DNS_SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 _QUALIFIED_NAME = re.compile(r"([a-z0-9.-]+/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _DATA_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+_SELECTOR_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 _PATH_SEGMENT_NAMES = (ROLES, ROLE_BINDINGS, CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS)
 _LABEL_NAMES = (NAMESPACES, SERVICES)
 
@@ -170,6 +171,11 @@ def _check_pod(pod: Object) -> Iterator[Cause]:
     yield from _check_pod_spec(pod["spec"], "spec", ("Always", "OnFailure", "Never"))
 
 
+def _unknown_operators(selector: Object) -> list[str]:
+    used = [str(term.get("operator")) for term in selector.get("matchExpressions") or ()]
+    return [operator for operator in used if operator not in _SELECTOR_OPERATORS]
+
+
 def _check_workload(workload: Object) -> Iterator[Cause]:
     spec = workload["spec"]
     if spec["replicas"] < 0:
@@ -179,6 +185,8 @@ def _check_workload(workload: Object) -> Iterator[Cause]:
     selector = spec.get("selector") or {}
     if not selector.get("matchLabels") and not selector.get("matchExpressions"):
         yield _invalid("spec.selector", selector, "empty selector is invalid for workloads")
+    elif wrong := _unknown_operators(selector):
+        yield _invalid("spec.selector.matchExpressions", wrong, "not a valid selector operator")
     elif not matches_selector(selector, labels):
         yield _invalid(
             "spec.template.metadata.labels",

@@ -79,7 +79,7 @@ class Verbs:
             task = asyncio.current_task()
             assert task is not None
             self._streams.add(task)
-            return await serve_log(obj, self.log_source, request)
+            return await serve_log(obj, self.log_source, request, self._clock)
         return _json(present_one(target.kind, obj, request, self._clock()))
 
     async def _list(self, target: Target, request: web.Request) -> web.StreamResponse:

@@ -12,7 +12,7 @@ from .errors import ApiError, bad_request, expired
 from .presentation import Form, in_version, only_metadata, wanted_form
 from .resources import Object
 from .selectors import Predicate
-from .storage import ADDED, DELETED, MODIFIED, Change
+from .storage import ADDED, DELETED, MAX_LAG, MODIFIED, Change
 from .store import Store
 from .tables import make_table
 from .targets import Target
@@ -92,7 +92,7 @@ async def serve_watch(
     replay = initial or since is None
     if since is not None and since > store.storage.version:
         raise expired(store.storage.version)  # the client remembers another life of this server
-    changes = store.storage.subscribe(table, None if replay else since)
+    changes = store.storage.subscribe(table, None if replay else since, max_lag=MAX_LAG)
     try:
         existing = [obj for obj in store.storage.scan(table) if fits(obj)] if replay else []
         version = store.storage.version

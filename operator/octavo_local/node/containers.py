@@ -15,7 +15,7 @@ from octavo_local.node.images import ImageNotAvailable
 from octavo_local.node.logs import LogFile
 from octavo_local.node.probes import Surroundings, Verdict, timing_of, try_handler
 from octavo_local.node.process import ContainerProcess, Exit
-from octavo_local.node.sessions import memory_bytes_of_session
+from octavo_local.node.sessions import SharedTable, memory_bytes_of
 from octavo_local.node.status import ContainerRecord, Running, Terminated, Waiting
 from octavo_local.quantities import parse_quantity
 
@@ -47,7 +47,7 @@ class Owner(Protocol):
     def grace_s(self) -> float: ...
 
     def prepare(self, container: Mapping[str, Any]) -> Launch:
-        """Raises ConfigError or ImageNotAvailable."""
+        """Raises ConfigError, ImageNotAvailable or OSError."""
 
     def changed(self) -> None:
         """A record is new: publish it."""
@@ -68,6 +68,7 @@ class Container:
         restart_policy: str,
         directory: Path,
         guardian: Guardian,
+        processes: SharedTable,
         backoff: Backoff,
     ) -> None:
         self.spec = spec
@@ -78,6 +79,7 @@ class Container:
         self._restart_policy = restart_policy
         self._directory = directory
         self._guardian = guardian
+        self._processes = processes
         self._backoff = backoff
         self._process: ContainerProcess | None = None
         self._around: Surroundings | None = None
@@ -91,7 +93,11 @@ class Container:
             launch = await self._prepared()
             if launch is None:
                 return
-            end = await self._run_once(launch)
+            try:
+                end = await self._run_once(launch)
+            except OSError as error:
+                await self._wait_to_create("CreateContainerError", error)
+                continue
             wanted = self._restart_policy == "Always" or (
                 self._restart_policy == "OnFailure" and end.exit_code != 0
             )
@@ -143,10 +149,16 @@ class Container:
                 )
                 await self._stopping.wait()  # the node's images do not change while it runs
             except (ConfigError, ValueError) as error:
-                if self._set_waiting("CreateContainerConfigError", str(error)):
-                    self._owner.say(self.spec, "Failed", f"Error: {error}", is_warning=True)
-                await self._stopped_within(_CONFIG_RETRY_S)
+                await self._wait_to_create("CreateContainerConfigError", error)
+            except OSError as error:
+                await self._wait_to_create("CreateContainerError", error)
         return None
+
+    async def _wait_to_create(self, reason: str, error: Exception) -> None:
+        """Say once why it cannot be started; the caller tries again."""
+        if self._set_waiting(reason, str(error)):
+            self._owner.say(self.spec, "Failed", f"Error: {error}", is_warning=True)
+        await self._stopped_within(_CONFIG_RETRY_S)
 
     def _set_waiting(self, reason: str, message: str) -> bool:
         state = Waiting(reason=reason, message=message)
@@ -235,7 +247,10 @@ class Container:
 
     def _rotate_log(self) -> None:
         run = self.record.restart_count
-        self.previous_log, self.log = self.log, LogFile(self._directory / f"{run}.log")
+        fresh = LogFile(self._directory / f"{run}.log")
+        if self.log is None or self.log.path != fresh.path:  # equal after a start that failed
+            self.previous_log = self.log
+        self.log = fresh
         (self._directory / f"{run - _KEPT_LOGS}.log").unlink(missing_ok=True)
 
     def _terminated(self, end: Exit, started_at: float, message_file: Path) -> Terminated:
@@ -342,7 +357,8 @@ class Container:
             return
         while True:
             await asyncio.sleep(_MEMORY_PERIOD_S)
-            if memory_bytes_of_session(process.pid) > parse_quantity(limit):
+            members = (await self._processes.get()).members(process.family)
+            if memory_bytes_of(members) > parse_quantity(limit):
                 self._out_of_memory = True
                 process.kill()
                 return

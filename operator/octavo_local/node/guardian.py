@@ -1,8 +1,8 @@
 """Ends what a killed `octavo up` leaves behind.
 
 A process that is killed with -9 cannot clean up. Its containers' first processes die with it
-(see launch.py), but their children would live on. So one guardian per node reads the sessions that
-the node opens and closes from a pipe; when the pipe ends, it kills those that are still open.
+(see launch.py), but their children would live on. So one guardian per node reads from a pipe whose
+processes the node starts and sees end; when the pipe ends, it kills those that are left.
 """
 
 import signal
@@ -10,11 +10,11 @@ import subprocess
 import sys
 from typing import IO, Self
 
-from octavo_local.node.sessions import kill_session
+from octavo_local.node.sessions import Family, kill_family
 
 
 class Guardian:
-    """The node's end of the pipe: `watch` a session when it starts, `release` it when it ended."""
+    """The node's end of the pipe: `watch` a container that starts, `release` one that ended."""
 
     def __init__(self, process: subprocess.Popen[bytes], pipe: IO[bytes]) -> None:
         self._process = process
@@ -30,11 +30,11 @@ class Guardian:
         assert process.stdin is not None
         return cls(process, process.stdin)
 
-    def watch(self, session_id: int) -> None:
-        self._tell(f"+{session_id}\n")
+    def watch(self, family: Family) -> None:
+        self._tell(f"+{family.session_id} {family.mark}\n")
 
-    def release(self, session_id: int) -> None:
-        self._tell(f"-{session_id}\n")
+    def release(self, family: Family) -> None:
+        self._tell(f"-{family.session_id} {family.mark}\n")
 
     def close(self) -> None:
         """Let it kill what is left and end."""
@@ -50,15 +50,16 @@ class Guardian:
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    open_sessions: set[int] = set()
-    for line in sys.stdin.buffer:
-        session_id = int(line[1:])
-        if line.startswith(b"+"):
-            open_sessions.add(session_id)
+    living: set[Family] = set()
+    for line in sys.stdin:
+        session_id, mark = line[1:].split()
+        family = Family(int(session_id), mark)
+        if line.startswith("+"):
+            living.add(family)
         else:
-            open_sessions.discard(session_id)
-    for session_id in open_sessions:
-        kill_session(session_id)
+            living.discard(family)
+    for family in living:
+        kill_family(family)
 
 
 if __name__ == "__main__":

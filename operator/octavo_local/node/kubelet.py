@@ -141,13 +141,15 @@ class Kubelet:
         follow: bool,
         previous: bool,
         tail_lines: int | None,
+        since: float | None,
+        timestamps: bool,
     ) -> AsyncIterator[bytes]:
         """The API server's LogSource: a container's output; LookupError when it has none."""
         log = self.find_log(namespace, pod, container, previous=previous)
         if log is None:
             raise LookupError(f"{namespace}/{pod}/{container}")
-        stamped = log.follow(tail=tail_lines, since=None, follow=follow)
-        return _without_stamps(stamped)
+        stamped = log.follow(tail=tail_lines, since=since, follow=follow)
+        return _as_text(stamped, timestamps=timestamps)
 
     def find_log(
         self, namespace: str, pod_name: str, container: str, *, previous: bool
@@ -214,9 +216,9 @@ class Kubelet:
         ending.add_done_callback(self._ending.discard)
 
 
-async def _without_stamps(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _as_text(lines: AsyncIterator[bytes], *, timestamps: bool) -> AsyncIterator[bytes]:
     async for line in lines:
-        yield strip_stamp(line) + b"\n"
+        yield (line if timestamps else strip_stamp(line)) + b"\n"
 
 
 def _report(task: asyncio.Task[None]) -> None:

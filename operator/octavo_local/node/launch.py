@@ -18,9 +18,9 @@ def main() -> None:
     if os.getppid() != parent:
         sys.exit(137)  # the parent died before the signal was armed
     try:
-        os.execvp(command[0], command)  # noqa: S606
+        os.execvp(command[0], command)  # noqa: S606 - no shell is wanted
     except OSError as error:
-        print(f"exec {command[0]!r}: {error.strerror}", file=sys.stderr)  # noqa: T201
+        print(f"exec {command[0]!r}: {error.strerror}", file=sys.stderr)  # noqa: T201 - goes to the log
         sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 

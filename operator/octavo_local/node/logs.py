@@ -1,6 +1,7 @@
 """Containers' output on disk: one file per run, a time stamp before every line."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -8,6 +9,8 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 _POLL_S: Final = 0.05
+_PIECE_BYTES: Final = 256 * 1024
+_NEWLINE: Final = ord("\n")
 _MAX_LINE_BYTES: Final = 64 * 1024
 # A run's log is started afresh beyond this, so that a talkative pod cannot fill the disk.
 _MAX_LOG_BYTES: Final = 64 * 1024 * 1024
@@ -57,42 +60,76 @@ class LogFile:
         if pending:
             self.write(pending, now())
 
-    def lines(self) -> list[bytes]:
-        """All lines so far, with their time stamps, without their ends."""
-        return self.path.read_bytes().splitlines() if self.path.exists() else []
+    def lines(self, last: int | None = None) -> list[bytes]:
+        """The lines so far (the last ones), with their time stamps, without their ends."""
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as file:
+            file.seek(_offset_of_last(file, last))
+            return file.read().splitlines()
 
     def tail(self, num_lines: int, num_bytes: int) -> str:
         """The last lines as text without stamps: the termination message of last resort."""
-        texts = [strip_stamp(line) for line in self.lines()[-num_lines:]]
+        texts = [strip_stamp(line) for line in self.lines(num_lines)]
         return b"\n".join(texts)[-num_bytes:].decode(errors="replace")
 
     async def follow(
         self, *, tail: int | None, since: float | None, follow: bool
     ) -> AsyncIterator[bytes]:
-        """Stamped lines without ends, from the last `tail` on; with `follow` until the run ends."""
-        chosen = self.lines()
-        offset = self.path.stat().st_size if self.path.exists() else 0
-        if since is not None:
-            first = stamp(since)
-            chosen = [line for line in chosen if line[: len(first)] >= first]
-        for line in chosen[-tail:] if tail else [] if tail == 0 else chosen:
-            yield line
+        """Stamped lines without ends, of the last `tail` those written at `since` or later.
+
+        With `follow` until the run ends. The file is read in pieces outside the event loop: it may
+        be large, and its reader slow.
+        """
+        offset, end = await asyncio.to_thread(self._bounds, tail)
+        first = b"" if since is None else stamp(since)
         pending = b""
-        while follow:
+        while follow or offset < end:
             was_closed = self.is_closed  # read before the file: its last lines are still to come
-            if self.path.exists():
-                with self.path.open("rb") as file:
-                    if offset > file.seek(0, 2):
-                        offset = 0  # started afresh
-                    file.seek(offset)
-                    read = file.read()
-                offset += len(read)
-                *lines, pending = (pending + read).split(b"\n")
-                for line in lines:
+            offset, piece = await asyncio.to_thread(self._piece, offset)
+            *lines, pending = (pending + piece).split(b"\n")
+            for line in lines:
+                if line[: len(first)] >= first:
                     yield line
-            if was_closed:
-                return
-            await asyncio.sleep(_POLL_S)
+            if not piece:
+                if was_closed or not follow:
+                    return
+                await asyncio.sleep(_POLL_S)
+
+    def _bounds(self, tail: int | None) -> tuple[int, int]:
+        """Where the last `tail` lines begin, and where the file ends."""
+        if not self.path.exists():
+            return 0, 0
+        with self.path.open("rb") as file:
+            start = _offset_of_last(file, tail)
+            return start, file.seek(0, os.SEEK_END)
+
+    def _piece(self, offset: int) -> tuple[int, bytes]:
+        """What follows after `offset`, and where that ends."""
+        if not self.path.exists():
+            return 0, b""
+        with self.path.open("rb") as file:
+            if offset > file.seek(0, os.SEEK_END):
+                offset = 0  # started afresh
+            file.seek(offset)
+            piece = file.read(_PIECE_BYTES)
+        return offset + len(piece), piece
+
+
+def _offset_of_last(file: BinaryIO, num_lines: int | None) -> int:
+    """Where the last lines begin; every line has its end."""
+    if num_lines is None:
+        return 0
+    position, left = file.seek(0, os.SEEK_END), num_lines
+    while position > 0:
+        start = max(0, position - _PIECE_BYTES)
+        file.seek(start)
+        piece = file.read(position - start)
+        ends = [at for at, byte in enumerate(piece) if byte == _NEWLINE]
+        if len(ends) > left:
+            return start + ends[-left - 1] + 1
+        position, left = start, left - len(ends)
+    return 0
 
 
 def strip_stamp(line: bytes) -> bytes:

@@ -20,6 +20,7 @@ from octavo_local.node.environment import (
 from octavo_local.node.guardian import Guardian
 from octavo_local.node.images import Images
 from octavo_local.node.logs import LogFile
+from octavo_local.node.sessions import SharedTable
 from octavo_local.node.status import Terminated, make_pod_status
 from octavo_local.node.surroundings import make_base_environment
 from octavo_local.node.volumes import (
@@ -47,6 +48,7 @@ class NodeContext:
     events: EventRecorder
     images: Images
     guardian: Guardian
+    processes: SharedTable
     backoff: Backoff
     root: Path  # a directory per pod, removed with it
     home: Path  # the HOME of every process, kept
@@ -82,6 +84,7 @@ class PodWorker:
             restart_policy=policy,
             directory=self._directory / "containers" / spec["name"],
             guardian=self._context.guardian,
+            processes=self._context.processes,
             backoff=self._context.backoff,
         )
 
@@ -183,11 +186,12 @@ class PodWorker:
         given = resolve_environment(
             self.pod, container, pod_ip=self.pod_ip, node=self._context.node(), lookup=lookup
         )
-        words = self._context.images.command_of(
-            container,
-            expand_words(container.get("command") or (), given),
-            expand_words(container.get("args") or (), given),
+        # Before the entry point joins them: that one lies on this machine and in no volume.
+        command, args = (
+            [rewrite_paths(word, mounts) for word in expand_words(container.get(part) or (), given)]
+            for part in ("command", "args")
         )
+        words = self._context.images.command_of(container, command, args)
         base = make_base_environment(
             self.pod,
             container,
@@ -203,7 +207,7 @@ class PodWorker:
             if not cwd.is_dir():
                 raise ConfigError(f"workingDir {cwd} is no directory of this machine")
         return Launch(
-            words=[rewrite_paths(word, mounts) for word in words],
+            words=words,
             env=base | rewritten,
             cwd=cwd,
             termination_log=message_file,

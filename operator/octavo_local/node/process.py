@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -10,12 +11,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from octavo_local.node import launch
 from octavo_local.node.guardian import Guardian
 from octavo_local.node.logs import LogFile
-from octavo_local.node.sessions import kill_session, signal_session
+from octavo_local.node.sessions import MARK_VARIABLE, Family, kill_family, make_mark
+
+# How long what is left of the output may take to be read once every process has ended.
+_REST_OF_OUTPUT_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +36,16 @@ class ContainerProcess:
     def __init__(
         self,
         process: subprocess.Popen[bytes],
+        mark: str,
         output: asyncio.StreamReader,
+        pipe: asyncio.ReadTransport,
         log: LogFile,
         guardian: Guardian,
     ) -> None:
         self.ended = asyncio.Event()
+        self.family = Family(process.pid, mark)
         self._process = process
+        self._pipe = pipe
         self._log = log
         self._guardian = guardian
         self._copying = asyncio.create_task(log.copy_from(output, time.time))
@@ -52,12 +60,20 @@ class ContainerProcess:
         log: LogFile,
         guardian: Guardian,
     ) -> Self:
-        process = _spawn(words, env, cwd)
-        guardian.watch(process.pid)
+        """Raises OSError when the machine does not let it start."""
+        mark = make_mark()
+        process = _spawn(words, {**env, MARK_VARIABLE: mark}, cwd)
+        try:
+            guardian.watch(Family(process.pid, mark))
+        except OSError:
+            process.kill()  # nobody would end it, were this process killed
+            process.wait()
+            raise
         output = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(output)
-        await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, process.stdout)
-        return cls(process, output, log, guardian)
+        loop = asyncio.get_running_loop()
+        pipe, _ = await loop.connect_read_pipe(lambda: protocol, process.stdout)
+        return cls(process, mark, output, pipe, log, guardian)
 
     @property
     def pid(self) -> int:
@@ -67,14 +83,17 @@ class ContainerProcess:
     async def wait(self) -> Exit:
         """Wait for the first process; whatever it started is killed then, as in a container.
 
-        asyncio's own wait would go on until the last holder of the output has ended.
+        asyncio's own wait would go on until the last holder of the output has ended. That may be a
+        process that escaped (see sessions.py), so the output is not awaited for long.
         """
         await _exited(self.pid)
-        kill_session(self.pid)
+        await asyncio.to_thread(kill_family, self.family)
         code = self._process.wait()
-        await self._copying
+        await asyncio.wait([self._copying], timeout=_REST_OF_OUTPUT_S)
+        self._copying.cancel()
+        self._pipe.close()
         self._log.close()
-        self._guardian.release(self.pid)
+        self._guardian.release(self.family)
         self.ended.set()
         return Exit(code=128 - code if code < 0 else code, signal=max(0, -code))
 
@@ -87,19 +106,22 @@ class ContainerProcess:
 
     def kill(self) -> None:
         if not self.ended.is_set():
-            signal_session(self.pid, signal.SIGKILL)
+            kill_family(self.family)
 
 
 def _spawn(words: Sequence[str], env: Mapping[str, str], cwd: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [*launcher(), *words],
-        env=dict(env),
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+    try:
+        return subprocess.Popen(
+            [*launcher(), *words],
+            env=dict(env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except ValueError as error:  # a NUL in a word or a variable
+        raise OSError(errno.EINVAL, f"the command or its environment: {error}") from error
 
 
 async def _exited(process_id: int) -> None:

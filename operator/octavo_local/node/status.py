@@ -95,7 +95,6 @@ def make_pod_status(
         "hostIP": host_ip,
         "hostIPs": [{"ip": host_ip}],
         "startTime": before.get("startTime") or format_time(started_at),
-        "qosClass": before.get("qosClass") or quality_of_service(pod["spec"]),
         "containerStatuses": [_container_status(record) for record in records],
     }
     if pod_ip:
@@ -125,21 +124,6 @@ def decide_phase(
         isinstance(record.state, Waiting) and record.last_state is None for record in records
     )
     return "Pending" if never_ran else "Running"
-
-
-def quality_of_service(spec: Mapping[str, Any]) -> str:
-    containers = [*(spec.get("initContainers") or ()), *spec["containers"]]
-    resources = [container.get("resources") or {} for container in containers]
-    if not any(item.get("requests") or item.get("limits") for item in resources):
-        return "BestEffort"
-    for item in resources:
-        limits = item.get("limits") or {}
-        requests = {**limits, **(item.get("requests") or {})}
-        if any(
-            name not in limits or requests.get(name) != limits[name] for name in ("cpu", "memory")
-        ):
-            return "Burstable"
-    return "Guaranteed"
 
 
 def _condition(kind: str, is_true: bool, reason: str, message: str) -> Object:

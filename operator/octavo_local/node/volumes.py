@@ -101,6 +101,8 @@ def mounts_of(container: Mapping[str, Any], volumes: Mapping[str, Path]) -> dict
         real = volumes[mount["name"]]
         if mount.get("subPath"):
             real = real / mount["subPath"]
+            if not real.resolve().is_relative_to(volumes[mount["name"]].resolve()):
+                raise ConfigError(f"subPath {mount['subPath']!r} leads out of its volume")
             if not real.exists():
                 real.mkdir(parents=True)
         mounts[mount["mountPath"].rstrip("/")] = real
@@ -108,14 +110,26 @@ def mounts_of(container: Mapping[str, Any], volumes: Mapping[str, Path]) -> dict
 
 
 def rewrite_paths(text: str, mounts: Mapping[str, Path]) -> str:
-    """Replace every mount path that stands as a path of its own or begins one."""
+    """Replace every mount path that stands as a path of its own or begins one.
+
+    But not in the path of a file that this machine has and the volume has not: a pod sees the
+    machine's files, so a model below /tmp is found there, though pods mount a volume at /tmp.
+    """
     if not mounts:
         return text
+
+    def replace(match: re.Match[str]) -> str:
+        below = match[2] or ""
+        volume = str(mounts[match[1]])
+        if below and Path(match[0]).is_file() and not Path(volume + below).exists():
+            return match[0]
+        return volume + below
+
     # The longest first, so that a mount inside another mount wins.
     paths = "|".join(re.escape(path) for path in sorted(mounts, key=len, reverse=True))
     return re.sub(
-        rf"(?:(?<=file://)|(?<![\w.~/-]))({paths})(?![\w.-])",
-        lambda match: str(mounts[match[1]]),
+        rf"(?:(?<=file://)|(?<![\w.~/-]))({paths})(?![\w.-])(/[^\s:;,'\"]*)?",
+        replace,
         text,
     )
 

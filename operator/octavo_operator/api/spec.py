@@ -7,12 +7,12 @@ under another schema, and it refuses what it does not know instead of passing ov
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from decimal import Decimal
 from typing import Any, Final
 
+from octavo_operator.api.quantities import parse_quantity, parse_spec_quantity
 from octavo_wire.names import GPU_RESOURCE
+from octavo_wire.settings import DTYPES
 
-DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
 MODEL_SCHEMES: Final = ("package://", "file:///")
 # `<name>-engines` must be a DNS label of 63 characters.
 MAX_NAME_LENGTH: Final = 55
@@ -20,13 +20,6 @@ MAX_RESOURCES: Final = 16
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]*")
-_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)(m|k|[MGTP]|[KMGTP]i)?")
-_SCALES: Final = {
-    "": Decimal(1),
-    "m": Decimal("0.001"),
-    **{unit: Decimal(1000) ** n for n, unit in enumerate("kMGTP", 1)},
-    **{f"{unit}i": Decimal(1024) ** n for n, unit in enumerate("KMGTP", 1)},
-}
 
 
 class SpecError(ValueError):
@@ -92,14 +85,6 @@ class InferenceService:
         resources = self.spec.resources
         given = resources.limits.get(GPU_RESOURCE) or resources.requests.get(GPU_RESOURCE) or "0"
         return int(parse_quantity(given))
-
-
-def parse_quantity(text: str) -> Decimal:
-    """A Kubernetes quantity ("512Mi", "1.5", "250m") as a number; raises ValueError."""
-    match = _QUANTITY.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r} is no quantity")
-    return Decimal(match[1]) * _SCALES[match[2] or ""]
 
 
 def field_name(attribute: str) -> str:
@@ -200,7 +185,7 @@ def _parse_quantities(value: object, path: str) -> Mapping[str, str]:
         raise SpecError(path, f"names more than {MAX_RESOURCES} resources", "Name fewer.")
     for resource, quantity in quantities.items():
         try:
-            parse_quantity(str(quantity))
+            parse_spec_quantity(str(quantity))
         except ValueError as error:
             raise SpecError(
                 f"{path}[{resource}]", str(error), "Write a number with m, k, M, G, Ki, Mi or Gi."

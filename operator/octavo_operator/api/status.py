@@ -7,7 +7,7 @@ from typing import Any
 
 
 class ConditionType(StrEnum):
-    READY = "Ready"  # pods of the current spec answer requests
+    READY = "Ready"  # pods answer requests; the reason says whether they are of the current spec
     PROGRESSING = "Progressing"  # something is on its way to change
     PLANNED = "Planned"  # the spec can work; what it became
 

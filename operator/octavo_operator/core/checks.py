@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from octavo_operator.api.spec import InferenceService, SpecError, parse_quantity
+from octavo_operator.api.quantities import parse_quantity
+from octavo_operator.api.spec import InferenceService, SpecError
 from octavo_wire.names import GPU_RESOURCE
 
 # Python, torch and a tokenizer alone take about 400 MiB before a model is read.

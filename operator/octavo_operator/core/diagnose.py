@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from octavo_operator.core.observed import Manifest, condition_of, is_live, is_ready
+from octavo_operator.core.wording import in_words_of_the_spec
 from octavo_wire.failures import EXIT_CANNOT_START, parse_startup_failure
 from octavo_wire.names import ENGINE_CONTAINER
 
@@ -125,8 +126,8 @@ def _diagnose_exit(
     if failure is not None:
         return Diagnosis(
             reason=str(failure.reason),
-            message=failure.message,
-            next_action=failure.next_action,
+            message=in_words_of_the_spec(failure.message),
+            next_action=in_words_of_the_spec(failure.next_action),
             failing=True,
         )
     if ended.get("reason") == "OOMKilled":

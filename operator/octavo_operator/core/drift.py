@@ -1,9 +1,10 @@
 """Whether a live object still is what was asked for."""
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Any
 
-from octavo_operator.api.spec import parse_quantity
+from octavo_operator.api.quantities import parse_quantity
 from octavo_operator.core.names import ANNOTATION_MANIFEST
 
 
@@ -18,11 +19,13 @@ def has_drifted(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
     return annotations.get(ANNOTATION_MANIFEST) != wanted_hash or not _covers(live, wanted)
 
 
-def _covers(live: object, wanted: object) -> bool:
+def _covers(live: object, wanted: object, *, quantities: bool = False) -> bool:
+    """Whether `live` holds all of `wanted`; `quantities`: texts below are such."""
     if isinstance(wanted, Mapping):
         # The API leaves empty objects out.
         return isinstance(live, Mapping) and all(
-            _covers(live.get(key), value) or (not value and key not in live)
+            _covers(live.get(key), value, quantities=quantities or key == "resources")
+            or (not value and key not in live)
             for key, value in wanted.items()
         )
     if isinstance(wanted, Sequence) and not isinstance(wanted, str):
@@ -31,14 +34,18 @@ def _covers(live: object, wanted: object) -> bool:
             and len(live) == len(wanted)
             and all(_covers(one, other) for one, other in zip(live, wanted, strict=True))
         )
-    return live == wanted or _same_quantity(live, wanted)
+    return live == wanted or (quantities and _same_quantity(live, wanted))
 
 
 def _same_quantity(live: object, wanted: object) -> bool:
-    # The API rewrites quantities: 1024Mi is stored as 1Gi.
+    """Whether the API would store both alike: 1024Mi as 1Gi, and no less than a thousandth."""
     if not isinstance(live, str | int) or not isinstance(wanted, str):
         return False
     try:
-        return parse_quantity(str(live)) == parse_quantity(wanted)
+        return _thousandths(str(live)) == _thousandths(wanted)
     except ValueError:
         return False
+
+
+def _thousandths(quantity: str) -> int:
+    return ceil(parse_quantity(quantity) * 1000)

@@ -46,9 +46,12 @@ def condition_of(obj: Manifest, kind: str) -> Manifest:
 
 def is_live(pod: Manifest) -> bool:
     """Whether a pod is neither being deleted nor finished."""
-    if pod["metadata"].get("deletionTimestamp"):
-        return False
-    return (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+    return not pod["metadata"].get("deletionTimestamp") and not is_finished(pod)
+
+
+def is_finished(pod: Manifest) -> bool:
+    """Whether a pod holds nothing any more; an evicted one stays like that until it is deleted."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
 def is_ready(pod: Manifest) -> bool:

@@ -14,6 +14,13 @@ def explain_refused_write(status: int, message: str) -> Diagnosis | None:
             next_action="Raise the ResourceQuota, or delete what is not needed.",
             failing=True,
         )
+    if status == FORBIDDEN and "because it is being terminated" in message:
+        return Diagnosis(
+            reason="NamespaceTerminating",
+            message=f"The namespace is being deleted, and this service with it: {message}",
+            next_action="Wait; to serve on, create the service in another namespace.",
+            failing=True,
+        )
     if status == FORBIDDEN:
         return Diagnosis(
             reason="Forbidden",

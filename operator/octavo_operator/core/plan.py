@@ -43,7 +43,7 @@ from octavo_wire.names import KIND, LABEL_MANAGED_BY, LABEL_SERVICE
 CHECK_STEADY_S: Final = 300.0
 CHECK_MOVING_S: Final = 15.0
 # An object of somebody else that is in the way is not watched.
-CHECK_REFUSED_S: Final = 10.0
+CHECK_TAKEN_NAME_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +77,11 @@ def make_plan(
     try:
         service = parse_service(observed.service)
     except SpecError as error:
-        return _plan_refusal(observed, now, refusal_of_spec(error), None)
-    refusal = find_refusal(service) or _find_taken_name(observed, service)
-    if refusal is not None:
-        return _plan_refusal(observed, now, refusal, service)
+        return _plan_refusal(observed, now, refusal_of_spec(error), None, CHECK_STEADY_S)
+    if (refusal := find_refusal(service)) is not None:
+        return _plan_refusal(observed, now, refusal, service, CHECK_STEADY_S)
+    if (refusal := _find_taken_name(observed, service)) is not None:
+        return _plan_refusal(observed, now, refusal, service, CHECK_TAKEN_NAME_S)
 
     strategy = choose_strategy(service)
     revision = revision_of(make_deployment(service, images, strategy))
@@ -109,7 +110,11 @@ def make_plan(
 
 
 def _plan_refusal(
-    observed: Observed, now: datetime, refusal: Refusal, service: InferenceService | None
+    observed: Observed,
+    now: datetime,
+    refusal: Refusal,
+    service: InferenceService | None,
+    check_after_s: float,
 ) -> Plan:
     desired = service.spec.replicas if service is not None else 0
     rollout = measure_rollout(observed, now, desired=desired, revision=None)
@@ -119,7 +124,7 @@ def _plan_refusal(
         delete=(),
         status=_make_status(observed, now, rollout, service, conditions),
         events=_make_events(observed, conditions, troubled=True),
-        check_after_s=CHECK_REFUSED_S,
+        check_after_s=check_after_s,
     )
 
 

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from octavo_operator.core.diagnose import Diagnosis, diagnose
 from octavo_operator.core.names import LABEL_REVISION, deployment_name
-from octavo_operator.core.observed import Observed, condition_of, is_live, is_ready
+from octavo_operator.core.observed import Observed, condition_of, is_finished, is_live, is_ready
 from octavo_operator.core.room import waits_for_old_pods
 
 DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
@@ -19,7 +19,7 @@ class Rollout:
     live: int
     ready: int
     updated_ready: int
-    old: int  # of another revision, those that are going included
+    old: int  # of another revision and not finished, those that are going included
     deadline_exceeded: bool
     waits_for_old_pods: bool
     diagnosis: Diagnosis | None  # of the updated pods
@@ -40,6 +40,7 @@ def measure_rollout(
         if revision is not None
         and (pod["metadata"].get("labels") or {}).get(LABEL_REVISION) == revision
     ]
+    old = [pod for pod in pods if pod not in updated and not is_finished(pod)]
     deployment = observed.find("Deployment", deployment_name(observed.service["metadata"]["name"]))
     progress = condition_of(deployment, "Progressing") if deployment is not None else {}
     # A verdict on a template that has been replaced since says nothing of the new one.
@@ -51,12 +52,10 @@ def measure_rollout(
         live=sum(map(is_live, pods)),
         ready=sum(map(is_ready, pods)),
         updated_ready=sum(map(is_ready, updated)),
-        old=len(pods) - len(updated),
+        old=len(old),
         deadline_exceeded=current
         and progress.get("status") == "False"
         and progress.get("reason") == DEADLINE_EXCEEDED,
-        waits_for_old_pods=waits_for_old_pods(
-            updated, [pod for pod in pods if pod not in updated], now
-        ),
+        waits_for_old_pods=waits_for_old_pods(updated, old, now),
         diagnosis=diagnose(updated, deployment),
     )

@@ -1,11 +1,11 @@
 """Whether a roll-out waits for room that only its own old pods could give."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from decimal import Decimal
+from fractions import Fraction
 from typing import Any, Final
 
-from octavo_operator.api.spec import parse_quantity
+from octavo_operator.api.quantities import parse_quantity
 from octavo_operator.core.observed import Manifest, condition_of, is_live
 
 # Time for a node to be added, where something adds nodes.
@@ -36,18 +36,23 @@ def _has_no_node(pod: Manifest, now: datetime) -> bool:
 
 
 def _fits_in_place_of(pod: Manifest, other: Manifest) -> bool:
-    available = _requests_of(other)
-    return is_live(other) and all(
-        amount <= available.get(resource, 0) for resource, amount in _requests_of(pod).items()
-    )
+    if not is_live(other):
+        return False
+    try:
+        available, needed = _requests_of(other), _requests_of(pod)
+    except ValueError:
+        # Others may add containers to a pod; one that cannot be read is not known to fit.
+        return False
+    return all(amount <= available.get(resource, 0) for resource, amount in needed.items())
 
 
-def _requests_of(pod: Manifest) -> Mapping[str, Decimal]:
-    total: dict[str, Decimal] = {}
+def _requests_of(pod: Manifest) -> dict[str, Fraction]:
+    """Sum over the containers; raises ValueError for what is no quantity."""
+    total: dict[str, Fraction] = {}
     for container in pod["spec"]["containers"]:
         resources: dict[str, Any] = container.get("resources") or {}
         # A limit alone counts as a request of the same amount.
         asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
         for resource, amount in asked.items():
-            total[resource] = total.get(resource, Decimal(0)) + parse_quantity(str(amount))
+            total[resource] = total.get(resource, Fraction(0)) + parse_quantity(str(amount))
     return total

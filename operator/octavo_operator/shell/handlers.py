@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NoReturn
 
 import kopf
@@ -22,7 +23,10 @@ from octavo_wire.names import API_GROUP, API_VERSION, LABEL_SERVICE, PLURAL
 logger = logging.getLogger(__name__)
 
 WATCHED_CHILDREN: Final = ("Deployment", "Service", "Pod")
+_SHORTEST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 30.0
+# A watch that lived so long has worked; one that ends sooner is asked for ever more rarely.
+_STEADY_S: Final = 10.0
 _TOO_OLD: Final = 410
 
 
@@ -69,23 +73,36 @@ def make_kopf_settings() -> kopf.OperatorSettings:
 
 
 async def watch_children(
-    cluster: Cluster, queue: WorkQueue, kind: str, namespace: str | None
+    cluster: Cluster,
+    queue: WorkQueue,
+    kind: str,
+    namespace: str | None,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> NoReturn:
-    """Put the owner's key on the queue for whatever happens to our objects of that kind."""
-    pause_s = 1.0
+    """Put the owner's key on the queue for whatever happens to our objects of that kind.
+
+    However a watch ends, a pause follows; the next one goes on from where it ended.
+    """
+    version, pause_s = "", _SHORTEST_PAUSE_S
     while True:
+        started_s = clock()
         try:
-            items, version = await cluster.list(kind, namespace, OWNED_SELECTOR)
-            for item in items:
-                _enqueue_owner(queue, item)
-            pause_s = 1.0
-            while True:
-                version = await _follow(cluster, queue, kind, namespace, version)
+            if not version:
+                items, version = await cluster.list(kind, namespace, OWNED_SELECTOR)
+                for item in items:
+                    _enqueue_owner(queue, item)
+                started_s = clock()
+            version = await _follow(cluster, queue, kind, namespace, version)
         except ClusterError as error:
+            version = ""
             if error.status != _TOO_OLD:
                 logger.warning("watching %ss: %s; again in %.0f s", kind, error, pause_s)
-                await asyncio.sleep(pause_s)
-                pause_s = min(_LONGEST_PAUSE_S, pause_s * 2)
+        if clock() - started_s >= _STEADY_S:
+            pause_s = _SHORTEST_PAUSE_S
+        await sleep(pause_s)
+        pause_s = min(_LONGEST_PAUSE_S, pause_s * 2)
 
 
 async def _follow(

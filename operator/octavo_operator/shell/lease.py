@@ -1,8 +1,8 @@
 """One operator acts at a time: the holder of a coordination.k8s.io Lease.
 
 acquire() ──► hold() ──► LeaseLost: the process must end
-                │
-                └─ cancelled ──► release()
+    │           │
+    └───────────┴─ cancelled ──► release()
 """
 
 import asyncio
@@ -11,11 +11,13 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from octavo_operator.shell.cluster import Cluster, ClusterError
 
 logger = logging.getLogger(__name__)
+
+RELEASE_ATTEMPTS: Final = 3
 
 
 class LeaseLost(Exception):
@@ -68,6 +70,7 @@ class LeaderLease:
         self._sleep = sleep
         self._seen: Sighting | None = None
         self._held: dict[str, Any] | None = None
+        self._may_hold = False  # a write of ours may have arrived, even one that was cut off
 
     async def acquire(self) -> None:
         """Return once the Lease is ours; waits as long as another operator renews it."""
@@ -99,26 +102,42 @@ class LeaderLease:
             except (ClusterError, TimeoutError) as error:
                 silent_s = self._clock() - renewed_at_s
                 if silent_s >= self._deadline_s:
-                    self._held = None
+                    self._may_hold = False
                     raise LeaseLost(f"not renewed for {silent_s:.0f} s: {error!r}") from error
                 logger.warning("lease not renewed, trying again: %r", error)
                 pause_s = self._retry_s
                 continue
             if holder != self._identity:
-                self._held = None
+                self._may_hold = False
                 raise LeaseLost(f"{holder or 'somebody else'} holds the lease now")
             renewed_at_s, pause_s = started_s, self._renew_s
 
     async def release(self) -> None:
         """Give the Lease up, so that another operator need not wait for it to run out."""
-        if self._held is None:
+        if not self._may_hold:
             return
-        spec = {**self._held["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
+        self._may_hold = False
         try:
-            await self._cluster.replace({**self._held, "spec": spec})
+            for _ in range(RELEASE_ATTEMPTS):
+                if await self._try_release():
+                    return
         except ClusterError as error:
             logger.warning("lease not released, it will run out: %s", error)
-        self._held = None
+
+    async def _try_release(self) -> bool:
+        """Whether the Lease is not ours any more; False when it changed meanwhile."""
+        # Read anew: a renewal that was cut off on our side may have been written all the same.
+        lease = await self._cluster.get("Lease", self._namespace, self._name)
+        if lease is None or lease["spec"].get("holderIdentity") != self._identity:
+            return True
+        spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
+        try:
+            await self._cluster.replace({**lease, "spec": spec})
+        except ClusterError as error:
+            if error.status != 409:
+                raise
+            return False
+        return True
 
     async def _renew(self) -> str:
         """Write a new time on the Lease that we hold; returns who holds it then."""
@@ -146,6 +165,7 @@ class LeaderLease:
             return holder
         transitions = int(spec.get("leaseTransitions") or 0) + (holder != self._identity)
         wanted = {**lease, "spec": self._make_spec(transitions)}
+        self._may_hold = True
         try:
             self._held = await self._cluster.replace(wanted)
         except ClusterError as error:
@@ -155,6 +175,7 @@ class LeaderLease:
         return self._identity
 
     async def _create(self) -> str:
+        self._may_hold = True
         try:
             self._held = await self._cluster.create(
                 {

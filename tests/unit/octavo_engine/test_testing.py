@@ -30,7 +30,7 @@ def one_row(request_id: str, computed: int, count: int, **more: object) -> Sched
         request_ids=[request_id],
         num_computed_tokens=[computed],
         num_scheduled_tokens=[count],
-        **more,  # type: ignore[arg-type]
+        **more,  # type: ignore[arg-type]  # of several types
     )
 
 

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from octavo_engine.kernels.paged_attention import PagedBatch, StepAttention, StoreIndex
 
-# A group of decodes reads at most 1 / _SIMILAR of what its rows need, and at most this many tokens.
+# Decodes of a group are as long as its longest, to this share or two blocks; a group reads so many
+# tokens at most.
 _SIMILAR = 0.75
 _GROUP_TOKENS = 32_768
 # The fused kernel adds up in another order where a context does not fill its vectors.

@@ -11,11 +11,12 @@ from octavo_operator.core.names import (
     selector_labels,
 )
 from octavo_operator.core.render.common import hash_of, make_metadata, with_manifest_hash
-from octavo_operator.core.render.resources import make_resources
+from octavo_operator.core.render.resources import make_resources, unlimited_cores
 from octavo_wire.names import (
     ENGINE_CONTAINER,
     ENGINE_PORT,
     ENGINE_PORT_NAME,
+    ENV_CPU_LIMIT,
     GPU_RESOURCE,
     ROUTE_LIVE,
     ROUTE_READY,
@@ -26,11 +27,12 @@ from octavo_wire.settings import EngineSettings, render_args
 # Distroless's "nonroot", so that images and volumes agree on one number.
 USER_ID: Final = 65532
 GRACE_PERIOD_S: Final = 30
-# A model may load for half an hour before the kubelet gives up on it.
+# Time to open the port, which comes before the model is read: a load has no limit, since nobody
+# can tell a slow one from one that hangs.
 STARTUP_PERIOD_S: Final = 2
-STARTUP_BUDGET_S: Final = 1800
-# Later than the start-up budget, or a slow load would be called a failed one.
-PROGRESS_DEADLINE_S: Final = STARTUP_BUDGET_S + 300
+STARTUP_BUDGET_S: Final = 300
+# When a service whose pods are not ready yet is told to make no progress; nothing is ended by it.
+PROGRESS_DEADLINE_S: Final = 2100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +157,8 @@ def engine_image_of(service: InferenceService, images: ImageSource) -> str:
 
 
 def _make_container(service: InferenceService, image: str) -> dict[str, Any]:
+    resources = make_resources(service)
+    cores = unlimited_cores(resources)
     return {
         "name": ENGINE_CONTAINER,
         "image": image,
@@ -166,10 +170,12 @@ def _make_container(service: InferenceService, image: str) -> dict[str, Any]:
             {"name": "USER", "value": "octavo"},
             {"name": "XDG_CACHE_HOME", "value": "/tmp/cache"},  # noqa: S108
             {"name": "TRITON_CACHE_DIR", "value": "/tmp/cache/triton"},  # noqa: S108
+            # Without a limit of its own it would start a thread for every core of the node.
+            *([{"name": ENV_CPU_LIMIT, "value": cores}] if cores is not None else []),
         ],
         "ports": [{"name": ENGINE_PORT_NAME, "containerPort": ENGINE_PORT, "protocol": "TCP"}],
-        "resources": make_resources(service),
-        # The liveness probe waits for the start-up probe, so a long load is never a death sentence.
+        "resources": resources,
+        # A loading engine is live, so a long load is never a death sentence.
         "startupProbe": _probe(
             ROUTE_LIVE, period_s=STARTUP_PERIOD_S, failures=STARTUP_BUDGET_S // STARTUP_PERIOD_S
         ),

@@ -1,7 +1,9 @@
 """Requests and limits of an engine container, completed where the user left them open."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
+from octavo_operator.api.quantities import parse_quantity
 from octavo_operator.api.spec import InferenceService
 from octavo_wire.names import GPU_RESOURCE
 
@@ -34,3 +36,11 @@ def make_resources(service: InferenceService) -> dict[str, Any]:
         for key, value in (("limits", limits), ("requests", requests))
         if value
     }
+
+
+def unlimited_cores(resources: Mapping[str, Any]) -> str | None:
+    """Cores that a container without a CPU limit asks for; None where a limit says it already."""
+    if "cpu" in resources.get("limits", {}):
+        return None
+    cores = parse_quantity(resources["requests"]["cpu"])
+    return f"{float(cores):g}" if cores else None

@@ -1,5 +1,7 @@
 import pytest
 
+from octavo_engine.core import block_pool
+from octavo_engine.core.block_hash import BlockKey
 from octavo_engine.core.kv_cache_manager import KVCacheManager
 from octavo_engine.core.messages import SamplingParams
 from octavo_engine.core.request import RequestSpec
@@ -109,3 +111,23 @@ def test_a_lost_reference_is_noticed() -> None:
     compute(kv, list(range(8)))
     with pytest.raises(AssertionError, match="1 references, 0 known"):
         kv.check_invariants([])
+
+
+def test_a_first_look_up_walks_no_chain_of_parents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each block is proved by one step to a shared parent, so a long prompt costs its length."""
+    steps = 0
+    is_same = block_pool.is_same_content
+
+    def count(one: BlockKey | None, other: BlockKey | None) -> bool:
+        nonlocal steps
+        while one is not None and other is not None and one is not other:
+            steps += 1
+            one, other = one.parent, other.parent
+        return is_same(one, other)
+
+    kv = make_kv(num_blocks=300)
+    prompt = list(range(1000))
+    compute(kv, prompt)
+    monkeypatch.setattr(block_pool, "is_same_content", count)
+    assert kv.find_fit(make_sequence(prompt)).num_cached_tokens == 1000
+    assert 0 < steps <= 250

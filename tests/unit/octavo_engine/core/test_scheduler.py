@@ -1,5 +1,8 @@
+from collections.abc import Sequence
+
 import pytest
 
+from octavo_engine.core.messages import SchedulerOutput
 from octavo_engine.core.request import FinishReason
 from octavo_engine.errors import ContextTooLong, Overloaded
 from support.scheduling import Driver
@@ -7,10 +10,8 @@ from support.scheduling import Driver
 DEPTHS = pytest.mark.parametrize("depth", [0, 1, 2])
 
 
-def rows(scheduled: object) -> dict[str, int]:
-    return dict(
-        zip(scheduled.request_ids, scheduled.num_scheduled_tokens, strict=True)  # type: ignore[attr-defined]
-    )
+def rows(scheduled: SchedulerOutput) -> dict[str, int]:
+    return dict(zip(scheduled.request_ids, scheduled.num_scheduled_tokens, strict=True))
 
 
 @DEPTHS
@@ -175,7 +176,7 @@ def test_a_request_ends_with_length_by(
     num_generated: int,
     depth: int,
 ) -> None:
-    driver = Driver(async_depth=depth, **options)  # type: ignore[arg-type]
+    driver = Driver(async_depth=depth, **options)  # type: ignore[arg-type]  # of several types
     driver.add("r", range(prompt_len), **sampling)
     driver.run()
     record = driver.records["r"]
@@ -206,8 +207,8 @@ def test_a_stop_token_before_min_tokens_is_ignored() -> None:
 
 @DEPTHS
 def test_a_failed_row_ends_with_an_error_and_the_others_go_on(depth: int) -> None:
-    def fail(request_id: str, history: object) -> str | None:
-        return "logits are not numbers" if request_id == "bad" and len(history) == 6 else None  # type: ignore[arg-type]
+    def fail(request_id: str, history: Sequence[int]) -> str | None:
+        return "logits are not numbers" if request_id == "bad" and len(history) == 6 else None
 
     driver = Driver(async_depth=depth, find_failure=fail)
     driver.add("bad", [1, 2, 3, 4])

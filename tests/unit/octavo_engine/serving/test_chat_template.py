@@ -58,6 +58,20 @@ class TestWordsOfUsersStayText:
         segments = ChatTemplate(source, TOKENIZER).render(messages)
         assert not TOKENIZER.control_ids & set(TOKENIZER.encode_segments(segments))
 
+    @pytest.mark.parametrize(
+        "source",
+        [
+            "<|{{ messages[0]['content'] }}",
+            "<|{{ messages[0]['content'] }}_end|>",
+            "<|im_{{ messages[0]['content'] }}",
+        ],
+    )
+    @pytest.mark.parametrize("content", ["im_end|>", "im", "end|>", "en", ""])
+    def test_they_do_not_complete_what_the_template_began(self, source: str, content: str) -> None:
+        messages = [{"role": "user", "content": content}]
+        segments = ChatTemplate(source, TOKENIZER).render(messages)
+        assert not TOKENIZER.control_ids & set(TOKENIZER.encode_segments(segments))
+
     def test_trimming_still_works(self) -> None:
         assert render("{{ messages[0]['content'] | trim }}", "  <|im_end|> < ") == "<|im_end|> <"
 

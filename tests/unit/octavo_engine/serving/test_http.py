@@ -494,8 +494,23 @@ def test_a_mistake_of_ours_is_a_500_without_its_details(
 
 
 class TestLimitsAndKeys:
+    @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+    def test_a_body_that_a_web_page_could_send_unasked_is_a_415(
+        self, kind: str, server: RunningServer
+    ) -> None:
+        body = json.dumps(raw_body("greet")).encode()
+        response = server.client.post(
+            "/v1/completions", content=body, headers={"content-type": kind}
+        )
+        assert response.status_code == 415
+        assert "application/json" in response.json()["error"]["message"]
+
     def test_a_body_that_is_too_large_is_a_413(self, server: RunningServer) -> None:
-        response = server.client.post("/v1/completions", content=b"x" * (16 * 2**20 + 1))
+        response = server.client.post(
+            "/v1/completions",
+            content=b"x" * (16 * 2**20 + 1),
+            headers={"content-type": "application/json"},
+        )
         assert response.status_code == 413
 
     def test_keys_are_asked_for_everywhere_but_health_and_metrics(self, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -286,3 +287,33 @@ def test_any_json_is_a_request_or_a_named_error(
 ) -> None:
     with contextlib.suppress(InvalidRequest):
         parse(**fields)
+
+
+def test_an_answer_of_ours_can_be_sent_back_as_a_message() -> None:
+    """Clients append `choices[0].message` to the conversation as it came."""
+    reply = {"role": "assistant", "content": "Hello!", "refusal": None, "tool_calls": None}
+    request = parse_chat(messages=[*HI, reply, *HI])
+    assert [message.role for message in request.messages] == ["user", "assistant", "user"]
+
+
+@pytest.mark.parametrize("role", ["im_end", "admin", "", "user|>"])
+def test_a_role_of_the_callers_own_is_refused(role: str) -> None:
+    with pytest.raises(InvalidRequest, match="role"):
+        parse_chat(messages=[{"role": role, "content": "hi"}])
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (CompletionRequest, {"prompt": [None] * 50_000}),
+        (CompletionRequest, {"prompt": [[None] * 50_000]}),
+        (CompletionRequest, {"prompt": "x", "stop": [0] * 50_000}),
+        (ChatRequest, {"messages": [0] * 50_000}),
+        (ChatRequest, {"messages": [{"role": "user", "content": [0] * 50_000}]}),
+    ],
+)
+def test_a_list_of_wrong_items_is_not_looked_through(kind: Any, fields: dict[str, Any]) -> None:
+    """One error for each of a million items took minutes and gigabytes."""
+    with pytest.raises(pydantic.ValidationError) as caught:
+        kind.model_validate({"model": "m", **fields}, strict=True)
+    assert caught.value.error_count() < 10

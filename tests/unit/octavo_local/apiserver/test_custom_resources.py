@@ -1,6 +1,5 @@
 """Custom resources without HTTP: defaults, pruning, messages, rules, definitions."""
 
-import asyncio
 import copy
 import random
 from typing import Any
@@ -167,7 +166,7 @@ def test_a_rule_about_the_old_value_is_for_updates(store: Store, widgets: Resour
 def test_the_status_is_a_matter_of_its_own(store: Store, widgets: Resource) -> None:
     created = store.create(widgets, "default", {**widget(), "status": {"seen": True}})
     assert "status" not in created
-    store.update_status(widgets, "default", "w", lambda obj: {**obj, "status": {"seen": True}})
+    store.update(widgets, "default", "w", {**created, "status": {"seen": True}}, "status")
     updated = store.update(widgets, "default", "w", widget(low=3))
     assert (updated["status"], updated["metadata"]["generation"]) == ({"seen": True}, 2)
 
@@ -198,16 +197,6 @@ def test_a_definition_waits_for_its_last_object(store: Store, widgets: Resource)
     store.update(widgets, "default", "w", marked)
     assert store.list(CUSTOM_RESOURCE_DEFINITIONS) == []
     assert store.kinds.find("example.com", "v1", "widgets") is None
-
-
-async def test_a_watch_of_everything_names_objects_whose_definition_is_gone(
-    store: Store, widgets: Resource
-) -> None:
-    store.create(widgets, "default", widget())
-    with store.watch(None, replay=False) as changes:
-        store.delete(CUSTOM_RESOURCE_DEFINITIONS, None, "widgets.example.com")
-        seen = [await asyncio.wait_for(anext(changes), 1) for _ in range(2)]
-    assert ("DELETED", widgets) in [(type_, resource) for type_, resource, _ in seen]
 
 
 def test_the_same_status_applied_again_is_no_write(store: Store, widgets: Resource) -> None:

@@ -13,11 +13,11 @@ from octavo_local.apiserver.pod_status import summarize
 from octavo_local.apiserver.resources import PODS, Object
 from octavo_local.apiserver.schemas import builtin_schema
 from octavo_local.apiserver.selectors import (
-    matches_selector,
     parse_field_selector,
     parse_label_selector,
     selector_text,
 )
+from octavo_local.objects import matches_selector
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from octavo_local.node.status import (
     Waiting,
     decide_phase,
     make_pod_status,
-    quality_of_service,
 )
 from octavo_local.objects import condition_of
 
@@ -94,16 +93,3 @@ def test_an_end_is_told_with_its_code_reason_and_message() -> None:
     assert container["restartCount"] == 2
     last = container["lastState"]["terminated"]
     assert (last["exitCode"], last["signal"], last["message"]) == (3, 9, "no")
-
-
-@pytest.mark.parametrize(
-    ("resources", "quality"),
-    [
-        ({}, "BestEffort"),
-        ({"requests": {"cpu": "1"}}, "Burstable"),
-        ({"limits": {"cpu": "1", "memory": "1Gi"}}, "Guaranteed"),
-        ({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "500m"}}, "Burstable"),
-    ],
-)
-def test_quality_of_service(resources: dict[str, Any], quality: str) -> None:
-    assert quality_of_service({"containers": [{"resources": resources}]}) == quality

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from octavo_local.node.environment import ConfigError
 from octavo_local.node.volumes import (
     VolumeError,
     decode_data,
@@ -36,6 +37,18 @@ MOUNTS = {"/models": Path("/v/models"), "/models/cache": Path("/v/cache"), "/tmp
 )
 def test_a_mount_path_is_replaced_where_it_is_a_path(text: str, rewritten: str) -> None:
     assert rewrite_paths(text, MOUNTS) == rewritten
+
+
+def test_a_file_of_this_machine_below_a_mount_path_stays_itself(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").touch()
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    mounts = {str(tmp_path): volume}
+    uri = f"file://{tmp_path}/model.gguf"
+    assert rewrite_paths(uri, mounts) == uri
+    assert rewrite_paths(f"{tmp_path}/other", mounts) == f"{volume}/other"
+    (volume / "model.gguf").touch()
+    assert rewrite_paths(uri, mounts) == f"file://{volume}/model.gguf"
 
 
 def set_up(root: Path, *volumes: dict[str, Any], token: str | None = None) -> dict[str, Path]:
@@ -112,6 +125,14 @@ def test_the_machine_has_its_own_shared_memory(tmp_path: Path) -> None:
     ]
     found = mounts_of({"volumeMounts": mounts}, {"shm": tmp_path, "data": tmp_path})
     assert found == {"/data": tmp_path / "part"}
+
+
+def test_a_sub_path_stays_in_its_volume(tmp_path: Path) -> None:
+    (tmp_path / "v").mkdir()
+    mount = {"name": "data", "mountPath": "/data", "subPath": "../../escaped"}
+    with pytest.raises(ConfigError, match="leads out of its volume"):
+        mounts_of({"volumeMounts": [mount]}, {"data": tmp_path / "v"})
+    assert not (tmp_path.parent / "escaped").exists()
 
 
 def test_data_of_secrets_is_decoded() -> None:

@@ -1,9 +1,8 @@
-from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from octavo_operator.api.spec import ParallelismSpec, SpecError, parse_quantity, parse_service
+from octavo_operator.api.spec import ParallelismSpec, SpecError, parse_service
 from support.inference import MODEL, make_object
 
 
@@ -81,24 +80,3 @@ def test_a_wrong_field_is_named_with_what_to_do(spec: dict[str, Any], field: str
 def test_a_name_that_cannot_name_a_service_is_refused(name: str) -> None:
     with pytest.raises(SpecError, match=r"metadata\.name"):
         parse_service(make_object(name))
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("1", 1),
-        ("250m", Decimal("0.25")),
-        ("1.5Gi", 1610612736),
-        ("2k", 2000),
-        ("1M", 10**6),
-        ("1Ti", 2**40),
-    ],
-)
-def test_quantities(text: str, number: Decimal) -> None:
-    assert parse_quantity(text) == number
-
-
-@pytest.mark.parametrize("text", ["", "-1", "1K", "1ki", "1 Gi", "1GiB", "Gi"])
-def test_no_quantities(text: str) -> None:
-    with pytest.raises(ValueError, match="no quantity"):
-        parse_quantity(text)

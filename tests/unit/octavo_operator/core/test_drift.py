@@ -55,3 +55,31 @@ def test_a_field_that_is_wanted_no_more_is_drift() -> None:
 
 def test_another_spec_is_drift() -> None:
     assert has_drifted(make(replicas=2), stored())
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept"),
+    [("0.0001", "1m"), ("0.0001", "100u"), ("1500m", "1500m"), ("1.5", "1500m"), ("2", 2)],
+)
+def test_what_the_api_rounds_is_no_drift(asked: str, kept: str | int) -> None:
+    spec = {"resources": {"limits": {"cpu": asked}}}
+    live = make(**spec)
+    container(live)["resources"]["limits"]["cpu"] = kept
+    assert not has_drifted(make(**spec), live)
+
+
+def test_a_part_of_a_byte_is_no_drift() -> None:
+    spec = {"resources": {"limits": {"memory": "0.7777Gi"}}}  # 835049016.5248 bytes
+    live = make(**spec)
+    container(live)["resources"]["limits"]["memory"] = "835049016525m"
+    assert not has_drifted(make(**spec), live)
+    container(live)["resources"]["limits"]["memory"] = "835049016524m"
+    assert has_drifted(make(**spec), live)
+
+
+def test_a_text_that_looks_like_an_equal_number_is_drift() -> None:
+    live = stored()
+    container(live)["args"][-1] = "1000m"
+    wanted = make()
+    container(wanted)["args"][-1] = "1"
+    assert has_drifted(wanted, live)

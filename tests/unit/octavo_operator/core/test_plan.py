@@ -11,7 +11,7 @@ import pytest
 from octavo_operator.core.names import LABEL_REVISION
 from octavo_operator.core.observed import Observed
 from octavo_operator.core.obstacles import explain_refused_write
-from octavo_operator.core.plan import Plan, make_plan
+from octavo_operator.core.plan import CHECK_MOVING_S, CHECK_STEADY_S, Plan, make_plan
 from octavo_operator.core.render.deployment import ImageSource
 from support.inference import POD_SINCE, condition, make_object, make_pod, running, terminated
 
@@ -274,6 +274,13 @@ def test_a_refused_change_leaves_what_runs_and_says_so() -> None:
     assert plan.status["readyReplicas"] == 1
 
 
+@pytest.mark.parametrize(
+    "spec", [{"engine": {"parallelism": {"tensor": 2}}}, {"engine": {"maxNumSeqs": 0}}]
+)
+def test_a_refused_spec_is_looked_at_again_only_as_a_guard(spec: dict[str, Any]) -> None:
+    assert plan_for(Observed(service=make_object(**spec))).check_after_s == CHECK_STEADY_S
+
+
 def test_an_unknown_field_is_refused_by_name() -> None:
     plan = plan_for(Observed(service=make_object(routing={"mode": "x"})))
     assert "spec.routing" in condition(plan.status, "Planned")["message"]
@@ -336,6 +343,7 @@ def test_an_object_of_somebody_else_is_never_overwritten(kind: str) -> None:
     plan = plan_for(observed)
     assert plan.apply == ()
     assert condition(plan.status, "Ready")["reason"] == "NameTaken"
+    assert plan.check_after_s < CHECK_MOVING_S  # it is not watched
     assert f"{kind} chat" in condition(plan.status, "Ready")["message"]
 
 

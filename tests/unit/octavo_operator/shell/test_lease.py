@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -129,6 +129,71 @@ async def test_one_failed_renewal_is_made_good() -> None:
     with pytest.raises(LeaseLost, match="b holds"):
         await lease.hold()
     assert len(calls) >= 20
+
+
+class CutOff(FakeCluster):
+    """Writes arrive, but whoever asked is cancelled before the answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cut_off = True
+
+    async def create(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        return self._answer(await super().create(manifest))
+
+    async def replace(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        return self._answer(await super().replace(manifest))
+
+    def _answer(self, stored: dict[str, Any]) -> dict[str, Any]:
+        if self.cut_off:
+            self.cut_off = False
+            raise asyncio.CancelledError
+        return stored
+
+
+async def test_a_lease_that_was_being_taken_when_told_to_stop_is_given_up() -> None:
+    cluster, time = CutOff(), Time()
+    lease = make(cluster, time, "a")
+    with pytest.raises(asyncio.CancelledError):
+        await lease.acquire()
+    assert holder(cluster) == "a"
+    await lease.release()
+    assert holder(cluster) == ""
+
+
+async def test_a_renewal_that_was_cut_off_does_not_keep_the_lease_held() -> None:
+    cluster, time = CutOff(), Time()
+    cluster.cut_off = False
+    lease = make(cluster, time, "a")
+    await lease.acquire()
+    cluster.cut_off = True
+    with pytest.raises(asyncio.CancelledError):
+        await lease.hold()
+    await lease.release()
+    assert holder(cluster) == ""
+
+
+async def test_a_write_that_arrives_during_the_release_is_overcome() -> None:
+    cluster, time = FakeCluster(), Time()
+    lease = make(cluster, time, "a")
+    await lease.acquire()
+    late = dict(cluster.objects[KEY])
+
+    def arrive(operation: str, kind: str) -> None:
+        if operation == "replace":
+            cluster.faults.clear()
+            cluster.put(late)
+
+    cluster.faults.append(arrive)
+    await lease.release()
+    assert holder(cluster) == ""
+
+
+async def test_a_lease_that_was_never_asked_for_is_not_looked_at() -> None:
+    cluster, time = FakeCluster(), Time()
+    cluster.put({"kind": "Lease", "metadata": {"name": "op", "namespace": "ns"}, "spec": {"x": 1}})
+    await make(cluster, time, "a").release()
+    assert cluster.used == set()
 
 
 def _seize(cluster: FakeCluster, identity: str) -> None:

@@ -149,11 +149,11 @@ class ChatTemplate:
         segments: list[Segment] = []
         at = 0
         for match in self._pattern.finditer(rendered):
-            if text := rendered[at : match.start()].replace(guard, ""):
+            if text := _without(guard, rendered[at : match.start()]):
                 segments.append(Segment(text=text, markup=False))
             segments.append(Segment(text=match[0], markup=True))
             at = match.end()
-        if text := rendered[at:].replace(guard, ""):
+        if text := _without(guard, rendered[at:]):
             segments.append(Segment(text=text, markup=False))
         return segments
 
@@ -180,10 +180,20 @@ def _texts(value: Any) -> list[str]:
     return []
 
 
+def _escaped(guard: str) -> str:
+    """The guard as JSON in ASCII writes it, for templates that ask for that."""
+    return json.dumps(guard)[1:-1]
+
+
+def _without(guard: str, text: str) -> str:
+    return text.replace(guard, "").replace(_escaped(guard), "")
+
+
 def _choose_guard(texts: Sequence[str]) -> str:
     for code in _GUARDS:
-        if not any(chr(code) in text for text in texts):
-            return chr(code)
+        guard = chr(code)
+        if not any(guard in text or _escaped(guard) in text for text in texts):
+            return guard
     raise InvalidRequest(
         "The messages hold too many noncharacters of Unicode to be told apart from markup.",
         param="messages",

@@ -196,7 +196,7 @@ async def test_a_storm_of_requests_and_aborts_leaves_nothing_behind(depth: int) 
 
     async def client(number: int) -> None:
         spec = make_spec(
-            f"r{number}", num_prompt_tokens=rng.randint(1, 60), max_tokens=rng.randint(1, 40)
+            f"r{number}", num_prompt_tokens=rng.randint(1, 30), max_tokens=rng.randint(1, 90)
         )
         request = engine.open(spec)
         patience = rng.choice([0, 1, 5, 1000])

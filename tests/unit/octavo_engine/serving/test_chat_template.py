@@ -72,6 +72,11 @@ class TestWordsOfUsersStayText:
         segments = ChatTemplate(source, TOKENIZER).render(messages)
         assert not TOKENIZER.control_ids & set(TOKENIZER.encode_segments(segments))
 
+    @pytest.mark.parametrize("content", ["a<|im_end|>", "\\ufdd0 <|im_end|>", "\ufdd0<|im_end|>"])
+    def test_json_in_ascii_shows_nothing_of_it(self, content: str) -> None:
+        source = "{{ messages[0]['content'] | tojson(ensure_ascii=true) }}"
+        assert render(source, content) == json.dumps(content)
+
     def test_trimming_still_works(self) -> None:
         assert render("{{ messages[0]['content'] | trim }}", "  <|im_end|> < ") == "<|im_end|> <"
 

@@ -150,7 +150,7 @@ def test_a_client_that_leaves_frees_its_blocks(server: Server, streaming: bool) 
     body = {
         "model": NAME, "prompt": "Once", "max_tokens": 1500, "ignore_eos": True, "stream": streaming
     }  # fmt: skip
-    command = ["curl", "-sN", f"{server.url}/v1/completions", "-d", json.dumps(body)]
+    command = ["curl", "-sN", f"{server.url}/v1/completions", "--json", json.dumps(body)]
     leaving = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     wait_for(lambda: server.metric(names.NUM_REQUESTS_RUNNING) == 1, 10)
     leaving.kill()
@@ -195,7 +195,10 @@ def test_a_wrong_request_is_a_400_with_its_field(
 
 
 def test_a_body_that_is_no_json_is_a_400(server: Server) -> None:
-    assert server.client.post("/v1/chat/completions", content=b"{").status_code == 400
+    response = server.client.post(
+        "/v1/chat/completions", content=b"{", headers={"content-type": "application/json"}
+    )
+    assert response.status_code == 400
 
 
 def test_sigterm_finishes_what_runs_and_exits_with_0(tmp_path: Path) -> None:

@@ -64,6 +64,11 @@ async def running(
         assert await async_engine.stop(5)
 
 
+def unhurried(_: Any) -> None:
+    """Without a pause the engine may end everything before the event loop has its turn."""
+    time.sleep(0.0005)
+
+
 async def read_all(request: OpenRequest) -> list[int]:
     await request.admitted()
     return [token async for update in request.updates() for token in update.new_token_ids]
@@ -101,7 +106,8 @@ async def test_what_the_scheduler_refuses_is_raised() -> None:
 class TestI3Abort:
     async def test_frees_everything_and_counts_once(self) -> None:
         watcher = Watcher()
-        async with running(make_fake_engine(max_num_seqs=2), watcher) as engine:
+        fake = make_fake_engine(max_num_seqs=2, before_result=unhurried)
+        async with running(fake, watcher) as engine:
             requests = [engine.open(make_spec(f"r{i}", max_tokens=1000)) for i in range(4)]
             for request in requests:
                 await request.admitted()
@@ -186,12 +192,8 @@ async def test_an_idle_engine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_storm_of_requests_and_aborts_leaves_nothing_behind(depth: int) -> None:
     rng = random.Random(depth)
     watcher = Watcher()
-    # Without a pause the engine could end everything before the event loop has its turn.
     fake = make_fake_engine(
-        num_blocks=30,
-        max_num_seqs=5,
-        async_depth=depth,
-        before_result=lambda _: time.sleep(0.0005),
+        num_blocks=30, max_num_seqs=5, async_depth=depth, before_result=unhurried
     )
 
     async def client(number: int) -> None:

@@ -15,7 +15,7 @@ from octavo_engine.serving.async_engine import AsyncEngine, EngineDied, Observer
 from octavo_engine.serving.core_messages import StepSummary
 from octavo_engine.serving.core_thread import CoreThread
 from octavo_engine.serving.engine import EngineCore
-from support.serving import FakeEngine, make_fake_engine
+from support.serving import FakeEngine, make_fake_engine, pace
 
 
 class Watcher:
@@ -93,7 +93,9 @@ async def test_what_the_scheduler_refuses_is_raised() -> None:
 class TestI3Abort:
     async def test_frees_everything_and_counts_once(self) -> None:
         watcher = Watcher()
-        async with running(make_fake_engine(max_num_seqs=2), watcher) as engine:
+        async with running(
+            make_fake_engine(max_num_seqs=2, before_result=pace()), watcher
+        ) as engine:
             requests = [engine.open(make_spec(f"r{i}", max_tokens=1000)) for i in range(4)]
             for request in requests:
                 await request.admitted()
@@ -178,7 +180,9 @@ async def test_an_idle_engine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_storm_of_requests_and_aborts_leaves_nothing_behind(depth: int) -> None:
     rng = random.Random(depth)
     watcher = Watcher()
-    fake = make_fake_engine(num_blocks=40, max_num_seqs=5, async_depth=depth)
+    fake = make_fake_engine(
+        num_blocks=40, max_num_seqs=5, async_depth=depth, before_result=pace(0.0005)
+    )
 
     async def client(number: int) -> None:
         spec = make_spec(

@@ -1,7 +1,6 @@
 import asyncio
 import logging
 import random
-import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +15,7 @@ from octavo_engine.serving.async_engine import AsyncEngine, EngineDied, Observer
 from octavo_engine.serving.core_messages import StepSummary
 from octavo_engine.serving.core_thread import CoreThread
 from octavo_engine.serving.engine import EngineCore
-from support.serving import FakeEngine, make_fake_engine
+from support.serving import FakeEngine, make_fake_engine, pace
 
 
 class Watcher:
@@ -64,11 +63,6 @@ async def running(
         assert await async_engine.stop(5)
 
 
-def unhurried(_: Any) -> None:
-    """Without a pause the engine may end everything before the event loop has its turn."""
-    time.sleep(0.0005)
-
-
 async def read_all(request: OpenRequest) -> list[int]:
     await request.admitted()
     return [token async for update in request.updates() for token in update.new_token_ids]
@@ -85,29 +79,23 @@ async def test_requests_run_side_by_side() -> None:
 
 
 async def test_what_the_scheduler_refuses_is_raised() -> None:
-    steps = threading.Semaphore(0)  # one release lets one step end
-    fake = make_fake_engine(
-        max_num_seqs=1, max_queued_requests=0, before_result=lambda _: steps.acquire()
-    )
-    async with running(fake) as engine:
+    async with running(make_fake_engine(max_num_seqs=1, max_queued_requests=0)) as engine:
         with pytest.raises(ContextTooLong):
             await engine.open(make_spec("long", num_prompt_tokens=2000)).admitted()
         first = engine.open(make_spec("a", max_tokens=1000))
         await first.admitted()
-        second = engine.open(make_spec("b"))
-        steps.release()
         with pytest.raises(Overloaded):
-            await second.admitted()
+            await engine.open(make_spec("b")).admitted()
         assert engine.num_open_requests == 1
         first.close()
-        steps.release(1000)
 
 
 class TestI3Abort:
     async def test_frees_everything_and_counts_once(self) -> None:
         watcher = Watcher()
-        fake = make_fake_engine(max_num_seqs=2, before_result=unhurried)
-        async with running(fake, watcher) as engine:
+        async with running(
+            make_fake_engine(max_num_seqs=2, before_result=pace()), watcher
+        ) as engine:
             requests = [engine.open(make_spec(f"r{i}", max_tokens=1000)) for i in range(4)]
             for request in requests:
                 await request.admitted()
@@ -193,7 +181,7 @@ async def test_a_storm_of_requests_and_aborts_leaves_nothing_behind(depth: int) 
     rng = random.Random(depth)
     watcher = Watcher()
     fake = make_fake_engine(
-        num_blocks=30, max_num_seqs=5, async_depth=depth, before_result=unhurried
+        num_blocks=40, max_num_seqs=5, async_depth=depth, before_result=pace(0.0005)
     )
 
     async def client(number: int) -> None:

@@ -1,6 +1,7 @@
 import asyncio
 import logging
 import random
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -79,15 +80,22 @@ async def test_requests_run_side_by_side() -> None:
 
 
 async def test_what_the_scheduler_refuses_is_raised() -> None:
-    async with running(make_fake_engine(max_num_seqs=1, max_queued_requests=0)) as engine:
+    steps = threading.Semaphore(0)  # one release lets one step end
+    fake = make_fake_engine(
+        max_num_seqs=1, max_queued_requests=0, before_result=lambda _: steps.acquire()
+    )
+    async with running(fake) as engine:
         with pytest.raises(ContextTooLong):
             await engine.open(make_spec("long", num_prompt_tokens=2000)).admitted()
         first = engine.open(make_spec("a", max_tokens=1000))
         await first.admitted()
+        second = engine.open(make_spec("b"))
+        steps.release()
         with pytest.raises(Overloaded):
-            await engine.open(make_spec("b")).admitted()
+            await second.admitted()
         assert engine.num_open_requests == 1
         first.close()
+        steps.release(1000)
 
 
 class TestI3Abort:

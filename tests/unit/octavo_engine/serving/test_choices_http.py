@@ -325,7 +325,9 @@ class TestSteering:
                 next(iter(fields)),
             )
         refused = server.client.post(
-            "/v1/completions", content=json.dumps(raw_body("x", logit_bias={"1": float("nan")}))
+            "/v1/completions",
+            content=json.dumps(raw_body("x", logit_bias={"1": float("nan")})),
+            headers={"content-type": "application/json"},
         )
         assert refused.status_code == 400
         assert server.client.post("/v1/completions", json=raw_body("x")).status_code == 200

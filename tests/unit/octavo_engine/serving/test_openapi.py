@@ -83,7 +83,7 @@ def test_requests_made_from_the_document(
             case.validate_response(response, checks=[one])
 
     settings(
-        max_examples=40 if takes_body else 3,
+        max_examples=100 if takes_body else 3,
         deadline=None,
         database=None,
         derandomize=True,
@@ -91,5 +91,7 @@ def test_requests_made_from_the_document(
         suppress_health_check=list(HealthCheck),
     )(given(case=cases)(check))()
     if takes_body:
-        assert seen >= {200, 400}, "the requests were all right, or all wrong"
+        # 504: a right request that asked for less time than a token takes.
+        assert seen & {200, 504}, "the requests were all wrong"
+        assert 400 in seen, "the requests were all right"
     assert server.client.get("/health/live").status_code == 200

@@ -37,6 +37,7 @@ def make_base_environment(
         names.ENV_HOST: pod_ip,
         names.ENV_TERMINATION_LOG: str(message_file),
         "OCTAVO_DEVICE": "auto",
+        "OCTAVO_DRAIN_ACCEPT_SECONDS": "0",  # the local ports follow endpoints at once
     }
     if "memory" in limits:
         env[names.ENV_MEMORY_LIMIT] = str(int(parse_quantity(limits["memory"])))

@@ -24,6 +24,17 @@ OPERATIONS = [
     (path, method) for path, item in make_document(MODEL, "1")["paths"].items() for method in item
 ]
 
+RIGHT: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "hi"}],
+        "max_tokens": 2,
+    },
+    "/v1/completions": {"model": MODEL, "prompt": "hi", "max_tokens": 2},
+    "/tokenize": {"prompt": "greet"},
+    "/detokenize": {"tokens": [5, 6]},
+}
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
@@ -83,7 +94,7 @@ def test_requests_made_from_the_document(
             case.validate_response(response, checks=[one])
 
     settings(
-        max_examples=100 if takes_body else 3,
+        max_examples=40 if takes_body else 3,
         deadline=None,
         database=None,
         derandomize=True,
@@ -91,7 +102,8 @@ def test_requests_made_from_the_document(
         suppress_health_check=list(HealthCheck),
     )(given(case=cases)(check))()
     if takes_body:
-        # 504: a right request that asked for less time than a token takes.
-        assert seen & {200, 504}, "the requests were all wrong"
         assert 400 in seen, "the requests were all right"
+        # Chance may make no right one, for the document cannot say which fields go together.
+        check(operation.Case(body=RIGHT[path]))
+        assert 200 in seen
     assert server.client.get("/health/live").status_code == 200

@@ -51,16 +51,16 @@ manifests: $(READY_DEV)  ## Regenerate what is derived from the CRD, the chart a
 	@$(BIN)/python docs/generate.py
 
 bench-scheduler: $(READY_DEV)  ## Time schedule() + update() for 256 decoding sequences
-	@$(BIN)/python tests/bench/scheduler.py
+	@$(BIN)/python tests/bench/scheduler.py --table
 
-bench-serving: .venv/.ready-dev  ## Tokens/s that the server streams over 64 connections when the model takes no time
+bench-serving: $(READY_DEV)  ## Tokens/s that the server streams over 64 connections when the model takes no time
 	@$(BIN)/python tests/bench/serving.py
 	@$(BIN)/python tests/bench/serving.py --single-process
 
-bench-metrics: .venv/.ready-dev  ## Time /metrics and /internal/state while 256 requests run
+bench-metrics: $(READY_DEV)  ## Time /metrics and /internal/state while 256 requests run
 	@$(BIN)/python tests/bench/metrics_page.py
 
-soak: .venv/.ready-dev  ## Ten minutes of hundreds of clients on a tiny model in a tiny pool
+soak: $(READY_DEV)  ## Ten minutes of hundreds of clients on a tiny model in a tiny pool
 	@OCTAVO_SOAK_S=600 $(BIN)/python -m pytest -q -s tests/e2e/test_soak.py
 
 images:  ## Build the three images; CONTAINER_CLI=podman and IMAGE_ARGS="--build-arg …" are heard

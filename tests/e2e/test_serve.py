@@ -176,8 +176,8 @@ def test_two_clients_decode_in_one_step(server: Server) -> None:
     [
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "user", "content": 1}]}, "messages.0.content"),
-        ({"n": 3}, "n"),
-        ({"tools": [1]}, "tools"),
+        ({"n": 999}, "n"),
+        ({"tools": [1]}, "tools.0"),
         ({"max_tokens": 9999}, "max_tokens"),
         ({"what": 1}, "what"),
     ],

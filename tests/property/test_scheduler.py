@@ -35,6 +35,7 @@ _OPTIONS = st.fixed_dictionaries(
         "max_queued_requests": st.integers(0, 8),
         "max_queued_tokens": st.sampled_from([1, 40, 1000, 1000]),
         "max_overtakes": st.integers(0, 3),
+        "priority_wait_s": st.sampled_from([0.0, 3.0, 10.0, 60.0]),
         "prefill_share": st.sampled_from([0.25, 0.5, 0.5, 1.0]),
         "async_depth": st.integers(0, 2),
     }

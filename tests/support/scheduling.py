@@ -77,6 +77,7 @@ class Driver:
         max_queued_requests: int = 100,
         max_queued_tokens: int = 1 << 20,
         max_overtakes: int = 16,
+        priority_wait_s: float = 60.0,
         prefill_share: float = 0.5,
         async_depth: int = 0,
         kv: KVCacheManager | None = None,
@@ -92,6 +93,7 @@ class Driver:
             max_queued_requests=max_queued_requests,
             max_queued_tokens=max_queued_tokens,
             max_overtakes=max_overtakes,
+            priority_wait_s=priority_wait_s,
             prefill_share=prefill_share,
             async_depth=async_depth,
         )

@@ -1,4 +1,4 @@
-"""Which requests must end by now, whatever they have."""
+"""For which requests it is time by now: to end, whatever they have, or to grow old."""
 
 from heapq import heapify, heappop, heappush
 from typing import Final
@@ -12,24 +12,23 @@ class Deadlines:
     """A heap of times. Requests that end earlier are swept out when they are the most of it."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, str]] = []
+        self._heap: list[tuple[float, int, str]] = []
 
     def __len__(self) -> int:
         return len(self._heap)
 
-    def add(self, sequence: Sequence) -> None:
-        if sequence.spec.deadline_s is not None:
-            heappush(self._heap, (sequence.spec.deadline_s, sequence.request_id))
+    def add(self, at_s: float, sequence: Sequence) -> None:
+        heappush(self._heap, (at_s, sequence.number, sequence.request_id))
 
     def pop_due(self, now: float, live: dict[str, Sequence]) -> list[Sequence]:
         """Those of the live sequences whose time has come, each once."""
         due: list[Sequence] = []
         while self._heap and self._heap[0][0] <= now:
-            deadline_s, request_id = heappop(self._heap)
+            _, number, request_id = heappop(self._heap)
             sequence = live.get(request_id)
-            if sequence is not None and sequence.spec.deadline_s == deadline_s:
+            if sequence is not None and sequence.number == number:
                 due.append(sequence)
         if len(self._heap) > 2 * len(live) + _MOST_STALE:
-            self._heap = [entry for entry in self._heap if entry[1] in live]
+            self._heap = [entry for entry in self._heap if entry[2] in live]
             heapify(self._heap)
         return due

@@ -1,7 +1,7 @@
 """Which waiting sequences enter in a step, and who may overtake whom.
 
-They enter in order of service: by priority, then arrival. One that cannot enter yet is overtaken,
-by others of its priority only, and never for ever:
+They enter in order of service: the old ones, then by priority, then arrival. One that cannot enter
+yet is overtaken, by others of its priority only, and never for ever:
 
     lacks blocks            at most `max_overtakes` enter before it; from then on nobody does, so
                             that what the running ones give back adds up for it
@@ -51,7 +51,7 @@ class Entrance:
         index = 0
         while index < len(self._waiting) and len(self._running) < self._config.num_seats:
             sequence = self._waiting[index]
-            if index and sequence.order[0] != self._waiting[0].order[0]:
+            if index and sequence.spec.priority != self._waiting[0].spec.priority:
                 break
             if sequence.num_placeholders:
                 break  # preempted while a step was under way: its newest token is still to come

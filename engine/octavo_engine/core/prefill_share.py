@@ -9,7 +9,8 @@ Every prompt under way gets one token of each step, decoding sequences having ha
 So a late short prompt overtakes long ones in the second pot, and it is small enough to be through
 in a few steps. A long one that is overtaken grows old: when all before it are done it is the first.
 
-The share holds among equals in priority; against lesser ones the first takes all it can use.
+The share holds against equals in priority, and against more urgent ones if the first is first
+because it is old; against lesser ones the first takes all it can use.
 
     budget 512, one prompt of 16384 under way, twenty of 50 come: 256 + 5 of them + a bit of the
     sixth in each step, so the last begins in the fourth step and the long one never gets less.
@@ -24,12 +25,12 @@ from octavo_engine.core.sequence import Sequence
 class _Claim:
     sequence: Sequence
     num_more: int  # tokens beyond the one that it gets anyway
-    rank: tuple[int, int, tuple[int, float, int]]
+    rank: tuple[int, int, tuple[float, float, int]]
 
 
 def _make_claim(sequence: Sequence, need: int) -> _Claim:
     num_more = need - 1
-    priority = sequence.order[0]
+    priority = sequence.spec.priority
     return _Claim(sequence, num_more, (priority, num_more.bit_length(), sequence.order))
 
 
@@ -85,6 +86,7 @@ class PrefillShare:
         return [(claim.sequence, granted[id(claim)] + 1) for claim in self._claims]
 
     def _limit_of_first(self, first: _Claim, others: list[_Claim], spare: int) -> int:
-        has_rival = any(c.rank[0] == first.rank[0] and c.num_more for c in others)
+        # An old one comes before more urgent ones, and leaves them their half.
+        has_rival = any(c.rank[0] <= first.rank[0] and c.num_more for c in others)
         limit = int(spare * self._share) if has_rival else spare
         return min(first.num_more, limit)

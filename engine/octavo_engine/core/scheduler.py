@@ -24,6 +24,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from octavo_engine.core.admission import Admission
+from octavo_engine.core.ageing import Ageing
 from octavo_engine.core.deadlines import Deadlines
 from octavo_engine.core.entrance import Entrance
 from octavo_engine.core.forks import Forks, has_prompt
@@ -72,6 +73,7 @@ class Scheduler:
         self._waiting = OrderedSequences()
         self._running = OrderedSequences()
         self._entrance = Entrance(config, self._kv, self._waiting, self._running)
+        self._ageing = Ageing(config.priority_wait_s, self._waiting, self._running)
         self._sequences: dict[str, Sequence] = {}  # all that have not ended
         self._under_way: deque[Step] = deque()
         self._completing: list[Sequence] = []  # their last token is under way
@@ -109,7 +111,9 @@ class Scheduler:
         )
         self._num_added += 1
         self._sequences[spec.request_id] = sequence
-        self._deadlines.add(sequence)
+        self._ageing.add(sequence)
+        if spec.deadline_s is not None:
+            self._deadlines.add(spec.deadline_s, sequence)
         self._count_queued(sequence, num_queued_tokens)
         if source is None or has_prompt(source):
             self._waiting.add(sequence)
@@ -131,6 +135,7 @@ class Scheduler:
         assert len(self._under_way) <= self.config.async_depth, "a result was not brought to update"
         self._admission.pace.pass_time(now, is_busy=bool(self._sequences))
         ended = self._end_overdue(now)
+        self._ageing.pass_time(now, self._sequences)
         self._drain_completing()
         step = Step(self._num_steps, self._to_drop, ended)
         self._to_drop = []
@@ -187,7 +192,7 @@ class Scheduler:
             else:
                 if starts and request_id in output.prompt_logprobs:
                     start, found = starts[request_id], output.prompt_logprobs[request_id]
-                    of_prompt = _take_prompt_logprobs(sequence, start, found)
+                    of_prompt = sequence.take_prompt_logprobs(start, found)
                 if samples:
                     assert len(new_tokens) == 1, "a row that reaches its end brings one token"
                     num_generated += 1
@@ -404,14 +409,3 @@ class Scheduler:
     def _leave(self, sequence: Sequence) -> None:
         self._kv.leave(sequence)
         self._to_drop.append(sequence.request_id)
-
-
-def _take_prompt_logprobs(
-    sequence: Sequence, start: int, found: list[TokenLogprob]
-) -> list[TokenLogprob]:
-    """Those of a row from position `start` that were not handed out before a preemption."""
-    num_known = sequence.num_prompt_logprobs - start
-    assert num_known >= 0, f"{sequence.request_id}: the log-probabilities of a position are missing"
-    fresh = found[num_known:]
-    sequence.num_prompt_logprobs += len(fresh)
-    return fresh

@@ -9,11 +9,16 @@ num_computed_tokens  of these, how many the steps handed out so far compute
 |<- num_computed_tokens ->|<-- to be scheduled --------->|
 """
 
+import math
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Final
 
 from octavo_engine.core.block_hash import BlockKey
+from octavo_engine.core.messages import TokenLogprob
 from octavo_engine.core.request import FinishReason, RequestRecord, RequestSpec
+
+_BEFORE_ALL: Final = -math.inf
 
 
 class SequenceState(Enum):
@@ -54,6 +59,7 @@ class Sequence:
         "num_prompt_tokens",
         "num_queued_tokens",
         "num_tokens",
+        "number",
         "order",
         "request_id",
         "sampling",
@@ -77,7 +83,9 @@ class Sequence:
         self.token_ids = list(spec.prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
         self.max_total_tokens = max_total_tokens  # prompt and output; reaching it ends the request
-        self.order = (spec.priority, spec.arrival_s, number)  # lower is served first
+        self.number = number
+        # Lower is served first.
+        self.order: tuple[float, float, int] = (spec.priority, spec.arrival_s, number)
         self.source = source  # whose prompt blocks it shares when it enters, if they are there
         self.state = SequenceState.WAITING
         self.num_tokens = len(self.token_ids)
@@ -95,6 +103,18 @@ class Sequence:
         self.first_scheduled_s: float | None = None
         self.first_token_s: float | None = None
         self.last_token_s: float | None = None
+
+    def grow_old(self) -> None:
+        """Come before all that are not old, whatever their priority."""
+        self.order = (_BEFORE_ALL, self.spec.arrival_s, self.number)
+
+    def take_prompt_logprobs(self, start: int, found: list[TokenLogprob]) -> list[TokenLogprob]:
+        """Those of a row from position `start` that were not handed out before a preemption."""
+        num_known = self.num_prompt_logprobs - start
+        assert num_known >= 0, f"{self.request_id}: the log-probabilities of a position are missing"
+        fresh = found[num_known:]
+        self.num_prompt_logprobs += len(fresh)
+        return fresh
 
     @property
     def num_generated_tokens(self) -> int:

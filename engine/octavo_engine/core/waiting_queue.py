@@ -1,4 +1,4 @@
-"""Sequences in their order of service: by priority, then arrival, then the order of adding.
+"""Sequences in their order of service: the old, then by priority; then arrival, then adding.
 
 Running and waiting sequences are both kept so. A preempted sequence thereby returns to the place
 it came from, ahead of everything younger.

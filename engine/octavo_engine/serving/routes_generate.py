@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from octavo_engine.core.messages import SamplingParams
 from octavo_engine.core.request import RequestSpec
-from octavo_engine.errors import ContextTooLong
+from octavo_engine.errors import ContextTooLong, InvalidRequest
 from octavo_engine.serving.answers import Answer, Choice, RenderPromptLogprobs
 from octavo_engine.serving.api_options import ApiOptions
 from octavo_engine.serving.http_input import aside, check_model, read_body, read_timeout_s
@@ -41,7 +41,7 @@ class GenerateRoutes:
         deadline = self._start(http)
         body = await read_body(http)
         request = await aside(body, lambda: parse_request(ChatRequest, body))
-        check_model(self._state, request.model)
+        self._check(request)
         prompt = await aside(
             body,
             lambda: served.prompts.encode_chat(
@@ -59,7 +59,7 @@ class GenerateRoutes:
         deadline = self._start(http)
         body = await read_body(http)
         request = await aside(body, lambda: parse_request(CompletionRequest, body))
-        check_model(self._state, request.model)
+        self._check(request)
         encoder = served.prompts
         prompts = await aside(
             body, lambda: [encoder.encode_prompt(prompt) for prompt in request.prompts]
@@ -76,6 +76,16 @@ class GenerateRoutes:
         arrival_s = self._clock()
         timeout_s = read_timeout_s(http, ceiling_s=self._options.request_timeout_s)
         return arrival_s, None if timeout_s is None else arrival_s + timeout_s
+
+    def _check(self, request: GenerationRequest) -> None:
+        """Raises ModelNotServed, or InvalidRequest for what this server does not do."""
+        check_model(self._state, request.model)
+        if request.priority and not self._options.priority_wait_s:
+            raise InvalidRequest(
+                "This server answers requests in the order of their arrival "
+                "(--priority-wait-seconds 0); leave priority out",
+                param="priority",
+            )
 
     def _make_choices(
         self,

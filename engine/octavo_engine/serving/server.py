@@ -140,6 +140,7 @@ class EngineServer:
         settings = self._settings
         return ApiOptions(
             max_tokens_policy=settings.max_tokens_policy,
+            priority_wait_s=settings.priority_wait_seconds,
             request_timeout_s=settings.request_timeout_seconds,
             metrics_need_key=settings.metrics_need_key,
             access_log=self._announce if settings.access_log else None,

@@ -8,9 +8,11 @@ import torch
 
 from octavo_engine import build, limits
 from octavo_engine.build import BuiltEngine, build_engine
-from octavo_engine.errors import CannotStart
+from octavo_engine.core.messages import SamplingParams
+from octavo_engine.core.request import RequestSpec
+from octavo_engine.errors import CannotStart, Overloaded
 from octavo_wire.failures import Reason
-from octavo_wire.settings import EngineSettings
+from octavo_wire.settings import EngineSettings, parse_settings
 from support.steps import drive, greedy
 from support.tiny_gguf import TINY, write_tiny
 
@@ -51,6 +53,43 @@ def test_what_serving_needs_is_described(model: Path) -> None:
 def test_the_cache_is_no_larger_than_all_sequences_need(model: Path) -> None:
     assert start(model).description.cache.num_blocks == 1 + 4 * 8
     assert start(model, max_model_len=20).description.cache.num_blocks == 1 + 4 * 2
+
+
+def test_limits_and_fairness_reach_the_scheduler(model: Path) -> None:
+    defaults = start(model).scheduler.config
+    assert (defaults.max_queued_requests, defaults.max_queued_tokens) == (1024, 2**20)
+    assert (defaults.priority_wait_s, defaults.max_num_batched_tokens) == (60.0, 2048)
+    chosen = start(
+        model,
+        max_queued_requests=3,
+        max_queued_tokens=77,
+        priority_wait_seconds=1.5,
+        max_num_batched_tokens=9,
+        prefix_caching=False,
+    ).scheduler.config
+    assert (chosen.max_queued_requests, chosen.max_queued_tokens) == (3, 77)
+    assert (chosen.priority_wait_s, chosen.max_num_batched_tokens) == (1.5, 9)
+    assert not chosen.prefix_caching
+
+
+def test_the_queue_of_the_flags_is_the_one_that_refuses(model: Path) -> None:
+    """From the words of a command line to the refusal."""
+    words = [str(model), "--device=cpu", "--max-num-seqs=1"]
+    spec = RequestSpec(
+        request_id="a",
+        prompt_token_ids=[1] * 8,
+        sampling=SamplingParams(max_tokens=1),
+        arrival_s=0.0,
+    )
+    for flag, says in (
+        ("--max-queued-requests=1", "its queue of 1 is full"),
+        ("--max-queued-tokens=16", "the queue's 16 tokens"),
+    ):
+        scheduler = build_engine(parse_settings([*words, flag], {})).scheduler
+        scheduler.add(spec)
+        scheduler.add(replace(spec, request_id="b"))
+        with pytest.raises(Overloaded, match=says):
+            scheduler.add(replace(spec, request_id="c"))
 
 
 def test_a_larger_batch_than_blocks_works(model: Path) -> None:

@@ -51,6 +51,7 @@ def test_an_empty_variable_is_an_unset_one() -> None:
         (["m", "--max-queued-requests", "-1"], {}, "--max-queued-requests: '-1'"),
         (["m", "--drain-seconds", "inf"], {}, "--drain-seconds: 'inf'"),
         (["m", "--drain-seconds", "nan"], {}, "--drain-seconds: 'nan'"),
+        (["m", "--priority-wait-seconds", "inf"], {}, "--priority-wait-seconds: 'inf'"),
         (["m", "--request-timeout-seconds", "0"], {}, "--request-timeout-seconds: '0'"),
         (["m", "--max-tokens-policy", "ignore"], {}, "reject, clamp"),
         (["m", "--drain-seconds", "3"], {}, "--drain-accept-seconds 5 is more"),

@@ -112,8 +112,7 @@ def test_requests_that_end_in_time_do_not_pile_up() -> None:
             prompt_token_ids=[1],
             sampling=SamplingParams(max_tokens=1),
             arrival_s=float(i),
-            deadline_s=i + 600.0,
         )
-        deadlines.add(Sequence(spec, number=i, max_total_tokens=2))
+        deadlines.add(i + 600.0, Sequence(spec, number=i, max_total_tokens=2))
         assert deadlines.pop_due(float(i), {}) == []
     assert len(deadlines) <= 64

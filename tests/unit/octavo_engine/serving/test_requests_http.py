@@ -3,11 +3,12 @@
 import functools
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.http import chat_body, chunks, is_idle, raw_body, stream, wait_for
-from support.serving import as_tokens, pace, serve_fake
+from support.serving import RunningServer, as_tokens, make_fake_engine, pace, serve_fake
 
 SCRIPTS = {"greet": as_tokens("Hello, world.")}
 
@@ -94,6 +95,30 @@ class TestD3MaxTokensPolicy:
                 assert long.json()["error"]["code"] == "context_length_exceeded"
 
 
+class TestPriority:
+    def test_reaches_the_scheduler_for_each_choice(self) -> None:
+        engine = make_fake_engine()
+        seen: list[int] = []
+        add = engine.scheduler.add
+        engine.scheduler.add = lambda spec: (seen.append(spec.priority), add(spec))[1]  # type: ignore[method-assign]
+        with RunningServer(load=lambda _: engine) as server:
+            body = raw_body("x", max_tokens=1, n=2, priority=-3)
+            assert server.client.post("/v1/completions", json=body).status_code == 200
+        assert seen == [-3, -3]
+
+    @pytest.mark.parametrize("make", [chat_body, raw_body])
+    def test_is_refused_where_it_would_have_no_effect(self, make: Any) -> None:
+        path = "/v1/chat/completions" if make is chat_body else "/v1/completions"
+        with serve_fake(settings={"priority_wait_seconds": 0.0}) as server:
+            refused = server.client.post(path, json=make("x", max_tokens=1, priority=-1))
+            error = refused.json()["error"]
+            assert (refused.status_code, error["param"]) == (400, "priority")
+            assert "leave priority out" in error["message"]
+            for fields in ({}, {"priority": 0}, {"priority": None}):
+                body = make("x", max_tokens=1, **fields)
+                assert server.client.post(path, json=body).status_code == 200
+
+
 class TestD7RequestIds:
     def test_come_back_and_are_made_where_none_is_given(self) -> None:
         with serve_fake(scripts=SCRIPTS) as server:
@@ -132,7 +157,8 @@ class TestAccessLog:
                 headers={"X-Request-Id": "abc"},
             )
             server.client.get("/v1/models/%0Aforged%20line")
-            lines = server.lines + capfd.readouterr().err.splitlines()
+        # A line may come after the answer that it tells of, and none after the server's end.
+        lines = server.lines + capfd.readouterr().err.splitlines()
         logged = [line for line in lines if " id=" in line]
         assert len(logged) == 2
         assert "POST /v1/completions 200 " in logged[0]
@@ -143,7 +169,7 @@ class TestAccessLog:
     def test_none_unless_asked_for(self, capfd: pytest.CaptureFixture[str]) -> None:
         with serve_fake(scripts=SCRIPTS) as server:
             server.client.get("/v1/models")
-            lines = server.lines + capfd.readouterr().err.splitlines()
+        lines = server.lines + capfd.readouterr().err.splitlines()
         assert not any(" id=" in line for line in lines)
 
 

@@ -6,7 +6,7 @@ message uses the first, so `<|im_end|>` in a message stays seven harmless pieces
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,7 +42,7 @@ def byte_alphabet() -> dict[str, int]:
 
 def _make_encoder(spec: TokenizerSpec, added: Sequence[str]) -> tokenizers.Tokenizer:
     vocabulary = {token: index for index, token in enumerate(spec.tokens)}
-    merges = [_parse_merge(merge) for merge in spec.merges]
+    merges = [_parse_merge(merge, vocabulary) for merge in spec.merges]
     encoder = tokenizers.Tokenizer(
         BPE(vocab=vocabulary, merges=merges, fuse_unk=False, byte_fallback=False)
     )
@@ -58,7 +58,7 @@ def _make_encoder(spec: TokenizerSpec, added: Sequence[str]) -> tokenizers.Token
     return encoder
 
 
-def _parse_merge(merge: str) -> tuple[str, str]:
+def _parse_merge(merge: str, vocabulary: Collection[str]) -> tuple[str, str]:
     left, _, right = merge.partition(" ")
     if not left or not right:
         raise CannotStart(
@@ -66,6 +66,14 @@ def _parse_merge(merge: str) -> tuple[str, str]:
             f"The tokenizer's merge {merge!r} is not two tokens.",
             "Convert the model to GGUF again; this file's tokenizer is damaged.",
         )
+    for token in (left, right, left + right):
+        if token not in vocabulary:
+            raise CannotStart(
+                Reason.MODEL_UNREADABLE,
+                f"The tokenizer's merge {merge!r} needs the token {token!r}, which is not among "
+                f"its {len(vocabulary)} tokens.",
+                "Convert the model to GGUF again, its vocabulary and merges from one tokenizer.",
+            )
     return left, right
 
 

@@ -98,6 +98,19 @@ def test_a_tokenizer_that_cannot_work_is_refused(change: dict[str, object], reas
 
 
 @pytest.mark.parametrize(
+    ("merge", "missing"), [("ζ e", "ζ"), ("h ζ", "ζ"), ("h x", "hx")], ids=["left", "right", "both"]
+)
+def test_a_merge_outside_the_vocabulary_is_named(merge: str, missing: str) -> None:
+    spec = make_tokenizer_spec()
+    with pytest.raises(CannotStart) as caught:
+        Tokenizer(dataclasses.replace(spec, merges=[*spec.merges, merge]))
+    failure = caught.value.failure
+    assert failure.reason is Reason.MODEL_UNREADABLE
+    assert f"merge {merge!r} needs the token {missing!r}" in failure.message
+    assert "Convert the model" in failure.next_action
+
+
+@pytest.mark.parametrize(
     ("name", "text", "pieces"),
     [
         ("gpt-2", "don't  stop 1234!", ["don", "'t", " ", " stop", " 1234", "!"]),
